@@ -6,10 +6,12 @@ import everybyte as eb
 
 #: transformers' `model_type` -> a model of the catalog.
 LIKE = {
-    "llama": "llama-3.1-8b", "mistral": "mistral-7b", "qwen2": "qwen2.5-7b", "qwen3": "qwen3-8b", "gemma": "gemma-2b",
+    "llama": "llama-3.1-8b", "mistral": "mistral-7b", "ministral": "mistral-7b", "qwen2": "qwen2.5-7b", "qwen3": "qwen3-8b", "gemma": "gemma-2b",
     "phi3": "phi-3-mini", "mixtral": "mixtral-8x7b", "deepseek_v3": "deepseek-v3", "gpt2": "gpt2", "opt": "opt-125m",
     "gpt_neox": "pythia-160m", "glm4_moe": "glm-4.5",
 }  # fmt: skip
+#: Those whose configuration says of each layer whether it has the window.
+SWITCHED = ("qwen2", "qwen3")
 
 
 def small(kind, seed):
@@ -20,8 +22,12 @@ def small(kind, seed):
     sizes = {
         "layers": draw.randint(1, 9), "heads": heads, "kv_heads": grouped, "width": heads * head, "head_width": head,
         "vocabulary": draw.randint(50, 3000), "positions": 400, "ffn_width": 8 * draw.randint(2, 40), "embedding_width": heads * head,
-        "window": draw.choice([0, 30, 32, 60]) if like.window else 0,
+        "window": draw.choice([0, 30, 32, 60]) if like.window or kind in SWITCHED else 0,
     }  # fmt: skip
+    if kind == "ministral":
+        sizes |= {"window": draw.choice([30, 32, 60]), "full_every": draw.randint(2, 4)}
+    if kind in SWITCHED and sizes["window"]:
+        sizes["full_every"] = draw.choice([0, 2, 3, 6])
     if like.has_positions:
         sizes["learned_positions"] = 402 if kind == "opt" else 400
     if like.experts:

@@ -106,7 +106,7 @@ def test_adapters_share_the_reference():
 
 def test_a_rollout_has_weights_and_a_cache():
     rollout = eb.Rollout(sequences=16, context=8192)
-    assert rollout.token(QWEN) == 57_344
+    assert rollout.sequence(QWEN) == 8192 * 57_344
     assert rollout.held(QWEN) == {"parameters": 2 * P, "cache": 16 * 8192 * 57_344}
     awake, asleep = (
         eb.align("grpo", QWEN, SETUP, "h200", rollout=eb.Rollout(sequences=16, context=8192, asleep=a))
@@ -127,6 +127,29 @@ def test_a_rollout_divided_by_heads_has_norms_whole():
     assert quarter["cache"] == whole["cache"] // 4
 
 
+def test_what_gpus_cannot_divide_of_a_cache_each_of_them_has():
+    """Two key heads on eight GPUs: each has one, with its rows of the keys' and values' matrices. A latent stands whole on each."""
+    grouped = eb.model("llama-3.1-8b", code="reference").replace(kv_heads=2)
+    latent = eb.model("deepseek-v3").replace(experts=0, expert_width=0, experts_per_token=0, shared_experts=0, dense_layers=0,
+                                             router_bias=False, vocabulary=129_024)  # fmt: skip
+    one, eight = (eb.Rollout(sequences=3, context=500, tensor_parallel=n) for n in (1, 8))
+    assert eight.held(grouped)["cache"] == one.held(grouped)["cache"] // 2
+    keys = 32 * 2 * 128 * 4096 * 2  # of one head, in all layers
+    norms = 2 * (2 * 32 + 1) * 4096
+    others = one.held(grouped)["parameters"] - 2 * keys - norms
+    assert eight.held(grouped)["parameters"] == others // 8 + keys + norms
+    assert eight.held(latent)["cache"] == one.held(latent)["cache"] == 3 * 61 * 500 * 576 * 2
+    assert "4 GPUs hold the same" in eight.replicated(grouped) and "whole compressed cache" in eight.replicated(latent)
+    assert not one.replicated(latent) and not eb.Rollout(sequences=1, context=8, tensor_parallel=2).replicated(grouped)
+    found = eb.align("grpo", grouped, SETUP, rollout=eight)
+    assert found.said() == [eight.replicated(grouped)] == found.as_dict()["said"] and found.said()[0] in repr(found)
+
+
+def test_a_rollout_of_a_model_with_a_window():
+    rollout = eb.Rollout(sequences=2, context=10_000)
+    assert rollout.held(eb.model("mistral-7b", code="reference"))["cache"] == 2 * 4095 * 32 * 2 * 8 * 128 * 2
+
+
 @pytest.mark.parametrize(
     "make, said",
     [
@@ -145,10 +168,10 @@ def test_a_rollout_divided_by_heads_has_norms_whole():
         (lambda: eb.Rollout(sequences=0, context=1), "Rollout.sequences: 0 is not a whole number"),
         (lambda: eb.Rollout(sequences=1, context=1, weights="none"), "Rollout.weights: 'none' is unknown"),
         (lambda: eb.Rollout(sequences=1, context=1, weights="shared", tensor_parallel=2), "Rollout.tensor_parallel: 2 with the"),
-        (lambda: eb.Rollout(sequences=1, context=1, tensor_parallel=8).token(QWEN), "Rollout.tensor_parallel: 8 does not divide kv_heads 4"),
-        (lambda: eb.Rollout(sequences=1, context=2000).token(eb.model("gpt2")), "Rollout.context: 2000 is more than the 1024 positions"),
-        (lambda: eb.Rollout(sequences=1, context=1).token(eb.model("deepseek-v3")), "Rollout.model: deepseek-v3 keeps compressed keys"),
-        (lambda: eb.Rollout(sequences=1, context=1, tensor_parallel=2).token(eb.model("gpt2")), "Rollout.tensor_parallel: 2 with gpt2"),
+        (lambda: eb.Rollout(sequences=1, context=1, tensor_parallel=6).sequence(QWEN), "Rollout.tensor_parallel: 6 does not divide kv_heads 4"),
+        (lambda: eb.Rollout(sequences=1, context=2000).sequence(eb.model("gpt2")), "Rollout.context: 2000 is more than the 1024 positions"),
+        (lambda: eb.Rollout(sequences=1, context=1, tensor_parallel=8).sequence(QWEN), "Rollout.tensor_parallel: 8 does not divide heads 28"),
+        (lambda: eb.Rollout(sequences=1, context=1, tensor_parallel=2).sequence(eb.model("gpt2")), "Rollout.tensor_parallel: 2 with gpt2"),
         (lambda: eb.Rollout.read("context=1"), "Rollout.sequences: missing"),
         (lambda: eb.Rollout.read("sequence=1"), "Rollout.field: 'sequence' is unknown; did you mean 'sequences'"),
     ],

@@ -17,7 +17,7 @@ ASKED = {"ask.choices", "ask.mesh", "ask.objectives", "ask.schedules", "ask.setu
 STATED = GROUND | {"step", "catalog", "rules"} | ASKED
 FORMULAS = STATED | {"theory", "formulas"}
 BUDGET = FORMULAS | {"theory.budget", "allocator"}
-PLANNING = {f"answers.{name}" for name in ("communicators", "headroom", "work", "plan", "fit", "layouts")}
+PLANNING = {f"answers.{name}" for name in ("communicators", "headroom", "work", "plan", "fit", "layouts", "throughput")}
 DRAW = BUDGET | {"draw"}
 COUNTED = STATED | {"reference"}
 ANSWERS = {
@@ -51,7 +51,8 @@ MAY = {
     "answers.headroom": STATED | {"answers.communicators"},
     "answers.work": BUDGET,
     "answers.plan": BUDGET | {"answers.headroom", "answers.work"},
-    "answers.layouts": BUDGET | {"answers.communicators", "answers.headroom", "answers.work"},
+    "answers.layouts": BUDGET | {"answers.communicators", "answers.headroom", "answers.work", "answers.throughput"},
+    "answers.throughput": STATED,
     "answers.serving": STATED | {"theory", "answers.headroom"},
     "answers.fit": BUDGET | {"derivation", "answers.headroom", "answers.plan"},
     "answers.own": STATED | PLANNING | {"theory.budget", "derivation", "deriving", "allocator"},

@@ -24,7 +24,7 @@ VALUES = {name: choices for name, choices in CHOICES.items() if name != "optimiz
     "mesh": (
         eb.Mesh(tensor=2), eb.Mesh(tensor=3), eb.Mesh(context=2), eb.Mesh(expert=2), eb.Mesh(expert=3), eb.Mesh(pipeline=2),
         eb.Mesh(pipeline=2, stages=2), eb.Mesh(pipeline=2, schedule="zbv"), eb.Mesh(pipeline=2, schedule="zbv", stages=2), eb.Mesh(pipeline=2, schedule="dualpipev", stages=2),
-        eb.Mesh(pipeline=2, schedule="interleaved-1f1b", stages=2), eb.Mesh(pipeline=2, tensor=2), eb.Mesh(pipeline=2, expert=2), eb.Mesh(pipeline=8), eb.Mesh(pipeline=16),
+        eb.Mesh(pipeline=2, schedule="interleaved-1f1b", stages=2), eb.Mesh(pipeline=2, tensor=2), eb.Mesh(pipeline=2, expert=2), eb.Mesh(expert=2, routing=2), eb.Mesh(pipeline=8), eb.Mesh(pipeline=16),
     ),
 }  # fmt: skip
 #: Setups that break no rule: around them is tried.
@@ -46,7 +46,8 @@ MIXTURE = eb.Model(
 MODELS = (
     eb.model("gpt2"), eb.model("llama-2-7b", code="reference"), SMALL, MIXTURE, MIXTURE.replace(expert_width=24, name="even"), MIXTURE.replace(width=32, expert_width=24, name="of eights"), SMALL.replace(width=1560, name="wide"),
     SMALL.replace(width=1, heads=1, ffn_width=2, name="thin"), eb.model("bert-large"), eb.model("gemma-2b", code="reference").replace(code="transformers"),
-    eb.model("gpt2", code="transformers"), eb.model("llama-2-7b"),
+    eb.model("gpt2", code="transformers"), eb.model("llama-2-7b"), eb.model("mistral-7b").replace(window=100, full_every=2),
+    MIXTURE.replace(experts_per_token=2, width=32, expert_width=24, name="of all experts"),
 )  # fmt: skip
 DEEPSEEK = eb.model("deepseek-v3")
 _GONE = ("experts", "experts_per_token", "expert_width", "shared_experts", "dense_layers", "router_bias")

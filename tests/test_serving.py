@@ -22,13 +22,55 @@ def test_the_cache_of_a_token():
     assert cache_bytes(eb.model("mistral-7b", code="reference"), 10_000) == cache_bytes(eb.model("mistral-7b", code="reference"), 4095)
 
 
-@pytest.mark.parametrize("name", ["qwen2.5-7b", "deepseek-v3", "gpt2"])
-def test_the_formula_in_letters(name):
-    model, setup = eb.model(name), eb.Setup(batch=3, sequence=777, precision="bf16")
-    assert eb.formula("cache.held").at(model, setup) == 3 * cache_bytes(model, 777)
-    assert eb.formula("cache.pages").at(model, setup) == 3 * cache_bytes(model, 777, page=16)
-    with pytest.raises(ValueError, match="Model.window"):
-        eb.formula("cache.held").at(eb.model("mistral-7b", code="reference"), setup)
+@pytest.mark.parametrize("name", ["qwen2.5-7b", "deepseek-v3", "gpt2", "mistral-7b", "gemma-3-1b", "gpt-oss-20b"])
+@pytest.mark.parametrize("sequence", [77, 777])
+def test_the_formula_in_letters(name, sequence):
+    model, setup = eb.model(name), eb.Setup(batch=3, sequence=sequence, precision="bf16")
+    assert eb.formula("cache.held").at(model, setup) == 3 * cache_bytes(model, sequence)
+    assert eb.formula("cache.pages").at(model, setup) == 3 * cache_bytes(model, sequence, page=16)
+
+
+@pytest.mark.parametrize(
+    "name, context, windowed, most",
+    [
+        ("gpt-oss-20b", 131_072, 12, 13),
+        ("gemma-2-2b", 8192, 13, 120),
+        ("gemma-3-1b", 8192, 22, 1825),
+        ("llama-4-scout", 8192, 36, None),
+    ],
+)
+def test_a_window_that_stands_in_some_layers(name, context, windowed, most):
+    """How many sequences an 80 GB H100 holds in pages, where every second, sixth or fourth layer keeps all tokens."""
+    model = eb.model(name)
+    assert model.windowed_layers == windowed == sum(map(model.windowed, range(model.layers)))
+    found = serve(model, "h100-80gb", context, cache="paged")
+    assert found.concurrency == most
+    assert f"{windowed} of {model.layers} layers" in found.said()[-1]
+
+
+def test_what_transformers_caches_keep_of_every_model_with_a_window():
+    """Hugging Face's cache of each configuration, fed with a prompt and a token: its keys and values are the formula's bytes."""
+    torch, transformers, names = pytest.importorskip("torch"), pytest.importorskip("transformers"), []
+    from everybyte.dryrun.hugging_face import decoder_config
+
+    for model in filter(lambda model: model.window, eb.models().values()):
+        cache = transformers.DynamicCache(config=decoder_config(model))
+        for tokens in (model.window // 2, 2 * model.window):
+            for layer in range(model.layers):
+                x = torch.empty(1, model.kv_heads, tokens, model.head_width, dtype=torch.bfloat16, device="meta")
+                cache.update(x, x, layer)
+        kept = sum(2 * x.numel() for layer in cache.layers for x in (layer.keys, layer.values))
+        assert kept == cache_bytes(model, model.window // 2 + 2 * model.window)
+        names.append(model.name)
+    assert names == [
+        "llama-4-scout",
+        "mistral-7b",
+        "gemma-2-2b",
+        "gemma-3-1b",
+        "phi-3-mini",
+        "gpt-oss-20b",
+        "gpt-oss-120b",
+    ]
 
 
 @pytest.mark.parametrize("tokens, pages", [(1, 1), (16, 1), (17, 2), (4097, 257)])

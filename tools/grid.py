@@ -28,7 +28,7 @@ from everybyte.ask.choices import (
     SHARDINGS,
     TENSOR_OPTIMIZERS,
 )
-from everybyte.ask.mesh import Rotation, Schedule
+from everybyte.ask.mesh import Rotation, Schedule, worst_routing
 from everybyte.catalog.weights import linears
 from everybyte.dryrun import PARTS, SHARED_PARTS
 from everybyte.rules import PIPELINE, broken
@@ -301,7 +301,9 @@ def staged(seed: int) -> tuple[eb.Model, eb.Setup, int]:
         beside |= {"rotation": draw(get_args(Rotation))} if context > 1 else {}
         beside |= {"routing": draw([1.0, 1.25, 0.3, expert])} if expert > 1 else {}
         try:
-            model, mesh = model.replace(**sizes), replace(setup.mesh, **beside)
+            model = model.replace(**sizes)
+            beside |= {"routing": min(beside["routing"], worst_routing(model, expert))} if expert > 1 else {}
+            mesh = replace(setup.mesh, **beside)
             changes = {"loss": "plain", "loss_chunks": 8, "sharding": sharding, "gpus": data * mesh.size, "mesh": mesh}
             changes |= {"attention": "flash", "dropout": 0.0} if context > 1 else {}
             if context > 1 or tensor > 1:
@@ -398,7 +400,7 @@ def visited(seed: int, draw) -> tuple[eb.Model, eb.Setup, int] | None:
     if not model.experts:
         return None
     model = model.replace(experts=parts * own, experts_per_token=draw(range(1, min(parts * own, 6) + 1)))
-    routing = draw([1.0, 1.0, 1.25, 0.3, parts])
+    routing = min(draw([1.0, 1.0, 1.25, 0.3, parts]), worst_routing(model, parts))
     setup = _any_setup(model, draw)
     sharding = draw(["none", "zero2", "zero3", "zero3"])
     if sharding == "none" or setup.sharding not in ("zero2", "zero3"):
@@ -483,6 +485,8 @@ def meshed(seed: int) -> tuple[eb.Model, dict, int]:
         except ValueError:
             continue
         place, size = draw([0, 0, 0, draw(range(data))]), context * tensor
+        if model.experts and expert > 1:
+            experts["routing"] = min(experts["routing"], worst_routing(model, expert))
         rank = (draw(range(pipeline)) * data + place) * size + draw(range(size))
         return model, vars(setup) | {"mesh": mesh | experts if model.experts else mesh}, rank
 

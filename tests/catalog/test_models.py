@@ -40,6 +40,7 @@ FAMILIES = {
     "llama-3-": 2,
     "llama-3.1": 3,
     "llama-3.2": 2,
+    "llama-4": 1,
     "tinyllama": 1,
     "mistral": 1,
     "mixtral": 2,
@@ -47,6 +48,7 @@ FAMILIES = {
     "qwen3": 2,
     "gemma-2b": 1,
     "gemma-2-2b": 1,
+    "gemma-3": 1,
     "phi-3": 1,
     "pythia": 10,
     "opt": 9,
@@ -98,6 +100,25 @@ def test_unknown_name_lists_near_matches(wrong, near):
     with pytest.raises(ValueError, match=near) as error:
         eb.model(wrong)
     assert repr(wrong) in str(error.value)
+
+
+def test_which_layers_have_the_window():
+    """As the configurations of Hugging Face say it, `layer_types`: gemma-2 and gpt-oss begin with a window, gemma-3 has five and one."""
+    layers = {
+        name: [eb.model(name).windowed(i) for i in range(7)]
+        for name in ("gemma-2-2b", "gemma-3-1b", "llama-4-scout", "mistral-7b")
+    }
+    assert layers["gemma-2-2b"] == [True, False] * 3 + [True]
+    assert layers["gemma-3-1b"] == [True] * 5 + [False, True]
+    assert layers["llama-4-scout"] == [True] * 3 + [False] + [True] * 3
+    assert all(layers["mistral-7b"]) and not eb.model("qwen2.5-7b", code="reference").windowed_layers
+    plain = eb.model("llama-4-scout", code="reference").replace(window=0)
+    assert plain.windowed_layers == plain.full_every == plain.chunked == 0
+    for field, value in (("full_every", 2), ("chunked", True)):
+        with pytest.raises(ValueError, match=f"Model.{field}: {value} needs window; allowed where window is 0"):
+            eb.Model(**SMALL, **{field: value})
+    with pytest.raises(ValueError, match="Model.full_every: 1 leaves no layer its window; allowed: 0, 2 or more"):
+        eb.Model(**SMALL, window=8, full_every=1)
 
 
 def test_reading_the_catalog_loads_no_library():
@@ -237,7 +258,7 @@ def test_the_references_families():
     families = {name: m.family for name, m in eb.models().items()}
     prefixes = {"gpt2": "gpt", "opt": "gpt", "llama": "llama", "tiny": "llama", "mi": "llama", "qwen": "llama"}
     expected = {n: next((f for p, f in prefixes.items() if n.startswith(p)), None) for n in families}
-    assert families == expected | {"opt-350m": None, "gemma-2b": "llama", "phi-3-mini": "llama"}
+    assert families == expected | {"opt-350m": None, "llama-4-scout": None, "gemma-2b": "llama", "phi-3-mini": "llama"}
     mixtral = eb.model("mixtral-8x7b", code="reference")
     for changes in ({"fused": True}, {"shared_experts": 1}, {"dense_layers": 1}, {"router_bias": True}):
         assert f"Model.{next(iter(changes))}: " in mixtral.replace(**changes).unlike_reference()

@@ -23,6 +23,8 @@ SMALL = {
     "pythia-14m": TINY,
     "gemma-2-2b": GROUPED | {"ffn_width": 96, "window": 16},
     "gpt-oss-20b": GROUPED | {"width": 64, "ffn_width": 64, "expert_width": 64, "experts": 4, "experts_per_token": 2, "window": 16},
+    "gemma-3-1b": GROUPED | {"ffn_width": 96, "window": 16, "full_every": 2},
+    "llama-4-scout": GROUPED | {"width": 64, "expert_width": 64, "experts": 4, "window": 16, "full_every": 2},
     "deepseek-v3": TINY | {
         "layers": 3, "width": 64, "heads": 4, "kv_heads": 4, "head_width": 24, "ffn_width": 96, "experts": 16,
         "expert_width": 32, "experts_per_token": 4, "dense_layers": 1, "query_rank": 16, "latent_rank": 16, "rope_width": 8,

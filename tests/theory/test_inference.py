@@ -6,6 +6,7 @@ import pytest
 from small_decoders import small
 
 import everybyte as eb
+from everybyte.answers.serving import cache_bytes
 from everybyte.catalog.decoders import DECODERS, decoder
 from everybyte.theory import inference
 
@@ -66,6 +67,17 @@ def test_every_operation_with_a_cache_that_has_room_for_all(kind, sample):
 @pytest.mark.parametrize("name", ["qwen2.5-7b", "gpt2", "llama-3.1-8b", "mixtral-8x7b", "deepseek-v3", "mistral-7b", "glm-4.5-air"])
 def test_models_of_the_catalog(name):
     assert not differences(eb.model(name), 4, 1000 if name == "gpt2" else 4096, steps=1)
+
+
+@pytest.mark.parametrize("name", ["gemma-2-2b", "gemma-3-1b", "gpt-oss-20b", "llama-4-scout"])
+def test_what_a_window_in_some_layers_keeps(name):
+    """Of passes that are not derived the dry run counts the cache: a layer with a window holds the prompt, then W tokens; others all."""
+    model = eb.model(name).replace(layers=7, full_every=3, window=32, experts=4 * (eb.model(name).experts > 0))
+    full, token = 2, 2 * 2 * 2 * model.kv_heads * model.head_width  # two sequences, keys and values, two bytes
+    prefill, first, second = dry_serve(model, 2, 90, 2)
+    assert prefill.cache == 7 * 90 * token
+    assert first.cache == (2 * 91 + 5 * 32) * token and second.cache == (2 * 92 + 5 * 32) * token
+    assert second.cache - 5 * token == 2 * cache_bytes(model, 92) and model.layers - model.windowed_layers == full
 
 
 def test_the_data_type_of_a_routers_biases():

@@ -47,7 +47,7 @@ class Rollout:
         sequences: how many are in its cache at once: prompts times samples of each. context: tokens of each, prompt and answer.
         weights: a `copy` of the policy's, as an inference engine has, or the trainer's own, `shared`.
         tensor_parallel: GPUs that divide one copy: matrices and tables by rows or columns, and the cache by heads, not
-            norms.
+            norms. Where key and value heads are fewer, or one latent is cached for all heads, several hold the same of the cache.
         asleep: whether weights and cache are freed while the policy learns.
 
     Raises:
@@ -77,23 +77,47 @@ class Rollout:
                 raise ValueError(f"Rollout.{name}: missing in {text!r}; allowed: {name}=N")
         return cls(**said)
 
-    def token(self, model: Model) -> int:
-        """Bytes of keys and values of one token in 16 bits, on one GPU. Raises ValueError where heads do not divide so."""
-        if model.latent or model.window:
-            what = "keeps compressed keys" if model.latent else f"has a window of {model.window} tokens"
-            raise ValueError(
-                f"Rollout.model: {model.name} {what}, and the cache is counted for whole ones; allowed: no Rollout, or another model"
-            )
+    def sequence(self, model: Model) -> int:
+        """Bytes of one sequence's keys and values in 16 bits, on one GPU. Raises ValueError where heads do not divide so."""
         check(ROLLOUT, self, model)
-        return cache_bytes(model, 1) // self.tensor_parallel
+        whole = cache_bytes(model, self.context)
+        return whole if model.latent else whole // model.kv_heads * self._heads(model)
+
+    def _heads(self, model):
+        """Key and value heads on each GPU: where they are fewer than GPUs, one, which several have."""
+        return -(-model.kv_heads // self.tensor_parallel)
+
+    def replicated(self, model: Model) -> str:
+        """What of the cache several GPUs hold alike, in words; empty where nothing.
+
+        Source: vLLM, `model_executor/layers/linear.py`, `QKVParallelLinear`; `models/deepseek_v2.py`, `ReplicatedLinear`.
+        """
+        if self.tensor_parallel > 1 and model.latent:
+            return (
+                f"Each of {self.tensor_parallel} GPUs holds the whole compressed cache: all heads read the same latent."
+            )
+        if model.kv_heads < self.tensor_parallel:
+            alike = self.tensor_parallel // model.kv_heads
+            return (
+                f"Each of {self.tensor_parallel} GPUs holds one of {model.kv_heads} key and value heads: "
+                f"{alike} GPUs hold the same."
+            )
+        return ""
 
     def held(self, model: Model) -> dict[str, int]:
         """Part -> bytes on one GPU while it generates, without what its kernels take for a moment."""
-        cache = self.sequences * self.context * self.token(model)
+        cache, own = self.sequences * self.sequence(model), self._heads(model)
 
         def share(weight):
-            whole = "norm" in weight.name or weight.name.endswith(("out.bias", "down.bias"))
-            return weight.numbers if whole else weight.numbers // self.tensor_parallel
+            name, rows = weight.name, weight.shape[0]
+            if "norm" in name or name.endswith(("out.bias", "down.bias", "query_down.weight", "latent_down.weight")):
+                return weight.numbers
+            if name.startswith(("attention.k.", "attention.v.")):
+                return weight.numbers // model.kv_heads * own
+            if name.startswith("attention.qkv."):
+                mine = (model.heads // self.tensor_parallel + 2 * own) * model.head_width
+                return weight.numbers // rows * mine
+            return weight.numbers // self.tensor_parallel
 
         return {"parameters": 2 * summed(model, share) if self.weights == "copy" else 0, "cache": cache}
 
@@ -174,6 +198,10 @@ class Alignment:
         """Each model at the peak, part by part, in bytes."""
         return _table(self.parts, repr(self))
 
+    def said(self) -> list[str]:
+        """What the table does not say."""
+        return [line for line in [self.rollout and self.rollout.replicated(self.objective.model)] if line]
+
     def states(self) -> Table:
         """Each model as it is held, part by part, in bytes: with all gradients, without activations."""
         return _table(self.held)
@@ -182,7 +210,7 @@ class Alignment:
         where = "" if self.gpu is None else f"; {'fits' if self.fits else 'does not fit'} {self.gpu.name}"
         gpus = f" on each of {self.setup.gpus} GPUs" if self.setup.gpus > 1 else ""
         at = f"{units.text(self.peak)}, {self.peak:,} B, in the {self.learning}'s {self.peak_at}"
-        return f"Alignment({self.objective.name}{gpus}: peak {at}{where})"
+        return " ".join([f"Alignment({self.objective.name}{gpus}: peak {at}{where})", *self.said()])
 
     def _repr_html_(self):
         return self.table()._repr_html_()
@@ -198,6 +226,7 @@ class Alignment:
             "gpu": self.gpu.name if self.gpu else None,
             "rollout": asdict(self.rollout) if self.rollout else None,
             **{name: getattr(self, name) for name in (*names, "fits")},
+            "said": self.said(),
         }
 
 

@@ -18,6 +18,7 @@ from ..common import checks
 from ..common.tables import Table
 from ..rules import LAYOUT, check
 from ..theory.budget import Budget, budget, heaviest, heavy, not_derived
+from . import throughput
 from .communicators import communicators
 from .headroom import PLAYED, PYTORCH, ROUNDING, Headroom, computes, kept_free
 from .work import held, made, matrix_flops, short_of, standing
@@ -62,8 +63,14 @@ class Layout:
 
     @property
     def seconds(self) -> float:
-        """Of one step, its parts one after another: what overlaps takes less."""
+        """Of one step at the data sheet's rates, its parts one after another: what layouts are ordered by."""
         return sum(self.terms.values())
+
+    @property
+    def range(self) -> tuple[float, float]:
+        """The least and the most seconds that a step may take: `seconds` as far off as published runs were, `throughput.RUNS`."""
+        low, high = throughput.between(self.setup)
+        return low * self.seconds, high * self.seconds
 
     @property
     def waits_for(self) -> str:
@@ -173,6 +180,7 @@ class Layout:
             "peak": self.peak,
             "reserved": self.reserved,
             "seconds": round(self.seconds, 6),
+            "range": [round(value, 6) for value in self.range],
             "terms": terms,
         }
 
@@ -181,7 +189,7 @@ class Layout:
         setup, mesh = self.setup, self.setup.mesh
         return [
             mesh.pipeline, setup.data, mesh.context, mesh.tensor, *[mesh.expert] * bool(self.model.experts), setup.batch, setup.accumulation, setup.checkpointing,
-            units.text(self.peak), "–" if self.reserved is None else units.text(self.reserved), units.text(self.nccl), f"{self.seconds:.2f} s", f"{self.terms['arithmetic'] / self.seconds:.0%}", self.waits_for,
+            units.text(self.peak), "–" if self.reserved is None else units.text(self.reserved), units.text(self.nccl), "{:.1f}–{:.1f} s".format(*self.range), f"{self.terms['arithmetic'] / self.seconds:.0%}", self.waits_for,
         ]  # fmt: skip
 
 
@@ -196,7 +204,7 @@ class Layouts:
     """Layouts of one run, in order of their time.
 
     Attributes:
-        model, setup, gpu: as asked. usable: bytes for tensors and NCCL's communicators. found: those that fit, the fastest first.
+        model, setup, gpu: as asked. usable: bytes for tensors and NCCL's communicators. found: those that fit, by their time at the data sheet's rates.
         tried: how many were priced. configuration: `PYTORCH_ALLOC_CONF`. small: those looked at that do not fit, by their peak or as the
             allocator is simulated; hopeless: those whose weights and kept activations alone
             do not. refused: why -> how many are not derived: the first of them, and others that differ in its numbers.
@@ -215,8 +223,13 @@ class Layouts:
 
     @property
     def best(self) -> Layout | None:
-        """The fastest that fits; None for none."""
+        """The one that fits with the least time at the data sheet's rates; None for none."""
         return self.found[0] if self.found else None
+
+    @property
+    def rivals(self) -> list[Layout]:
+        """Those found that may be as fast as the best: their ranges overlap its own. Without any, it is the fastest."""
+        return [one for one in self.found[1:] if one.range[0] <= self.found[0].range[1]]
 
     @property
     def binding(self) -> str:
@@ -230,7 +243,7 @@ class Layouts:
         return [(one.name, one.seconds, one.peak) for one in looked]
 
     def table(self) -> Table:
-        """The fastest that fit."""
+        """Those that fit; of each the range of its step's time."""
         run = f"{self.model.name} on {self.setup.gpus:,} × {self.gpu.name}, {tokens_of(self.setup):,} tokens a step"
         columns = [name for name in COLUMNS if self.model.experts or name != "expert"]
         simulated = f"; reserved as simulated with {self.configuration or PYTORCH}"
@@ -244,8 +257,18 @@ class Layouts:
         """The table, and under it what binds and what was left out."""
         lines = [f"none of {self.tried} layouts fits {units.text(self.usable)}"]
         if self.best:
-            lines = [repr(self.table()), f"what keeps the first from being faster: {self.binding}"]
+            lines = [repr(self.table()), f"what keeps the first from being faster: {self.binding}", self._fastest()]
         return "\n".join([*lines, *(f"not derived, {n} layouts: {why}" for why, n in self.refused.items())])
+
+    def _fastest(self):
+        """Whether the first is the fastest, in words."""
+        if not self.rivals:
+            return "the first is the fastest" + " of those found" * (len(self.found) > 1)
+        low, high = throughput.between(self.setup)
+        return (
+            f"which of the first {len(self.rivals) + 1} is the fastest their times do not tell: published runs took {low} to {high} times "
+            "the data sheet's"
+        )
 
     __repr__ = report
 
@@ -273,11 +296,12 @@ def layouts(
     most: int = SHOWN,
     configuration: Settings | str = "",
 ) -> Layouts:
-    """The meshes, micro-batches and checkpointings with which a model trains on `setup.gpus`, the fastest first.
+    """The meshes, micro-batches and checkpointings with which a model trains on `setup.gpus`, by their time at the data sheet's rates.
 
     A step sees as many tokens as the setup's does. Data parallelism is FSDP: weights are gathered for each micro-batch, or in a
     pipeline once for all. Time is the data sheet's: arithmetic, bytes through the GPU's memory, and what each dimension sends
-    by the slowest link that it crosses (`Gpu.ring`), one after another; a pipeline is idle for (P − 1) / m of it. Tensor
+    by the slowest link that it crosses (`Gpu.ring`), one after another; a pipeline is idle for (P − 1) / m of it. Published runs took
+    1.1 to 2.0 times that, with sequences of more than 8,192 tokens up to 3.6 times (`throughput.RUNS`), so ranges are shown. Tensor
     parallelism stays within a node, and a part of a sequence has `LEAST` tokens. Of mixtures routers are balanced. Memory is
     `budget`'s, of each stage and place of a ring; and the allocator of the GPU that needs the most is simulated.
 

@@ -29,14 +29,16 @@ MOST = 2**20
 def cache_bytes(model: Model, tokens: int, dtype: str = "bf16", page: int = 1) -> int:
     """Bytes of one sequence's keys and values: layers x 2 x heads x width x tokens, these in whole pages.
 
-    With latent attention the compressed latent and the shared rotary key. A window keeps its last tokens alone.
-    Source: Kwon et al. 2023, arXiv:2309.06180 (pages); DeepSeek-AI 2024, arXiv:2405.04434, equations 9 to 13 (latent).
+    With latent attention the compressed latent and the shared rotary key. A layer with a window keeps its last W - 1 tokens, as the
+    next one is of the W that it attends to; other layers keep all. Source: Kwon et al. 2023, arXiv:2309.06180 (pages); DeepSeek-AI
+    2024, arXiv:2405.04434, equations 9 to 13 (latent); transformers 5.23, `cache_utils.py`, `DynamicSlidingWindowLayer` (windows).
     """
     checks.one_of("serve", "cache_dtype", dtype, CACHE_TYPES)
     checks.whole("serve", "page", page, 1, 2**16)
-    kept = min(tokens, model.window - 1) if model.window else tokens
     numbers = sum(heads * width for heads, width in inference.cached(model))
-    return model.layers * numbers * -(-kept // page) * page * CACHE_TYPES[dtype]
+    near = model.windowed_layers
+    pages = (model.layers - near) * -(-tokens // page) + near * -(-min(tokens, max(model.window - 1, 0)) // page)
+    return numbers * pages * page * CACHE_TYPES[dtype]
 
 
 def weight_bytes(model: Model, dtype: str = "bf16") -> int:
@@ -123,6 +125,17 @@ class Serving(Shown):
 
     def said(self) -> list[str]:
         """What the table does not say."""
+        return [*self._kept(), *self._near()]
+
+    def _near(self):
+        """What is said of layers with a window."""
+        model, near = self.model, self.model.windowed_layers
+        if near:
+            what = "chunks" if model.chunked else "a window"
+            yield f"{near} of {model.layers} layers have {what} of {model.window:,} tokens, of which each keeps {model.window - 1:,}."
+
+    def _kept(self):
+        """What is said of how the cache is kept."""
         if self.cache == "paged":
             waste = (self.page - 1) * self.per_token
             return [

@@ -133,14 +133,15 @@ def updated(model, setup):
 
 
 def matrix_flops(model: Model, setup: Setup) -> int:
-    """Floating-point operations of a step's matrix products: `flops.*` and `checkpoint.flops` of the registry, in whole numbers.
+    """Floating-point operations of a step's matrix products, in whole numbers: the course's, without tracing it.
 
-    Of adapters' the course's: where nothing trains before a layer, backward has no product for its input.
+    They are `flops.*` and `checkpoint.flops` of the registry less `flops.masked`, what a causal kernel skips. Of adapters the course is
+    asked: where nothing trains before a layer, backward has no product for its input.
     """
     if setup.adapters:
         return _course_flops(model, setup)
-    tokens, eager = setup.batch * setup.sequence, setup.attention == "eager"
-    square = 2 * setup.batch * model.heads * setup.sequence**2 * model.head_width
+    tokens, (formed, width) = setup.batch * setup.sequence, _attention(model, setup)
+    square = 2 * setup.batch * model.heads * setup.sequence**2 * width
     head = 2 * tokens * model.vocabulary * model.embedding_width
 
     def used(weight):
@@ -150,16 +151,30 @@ def matrix_flops(model: Model, setup: Setup) -> int:
         share = model.experts and len(weight.shape) == 3
         return weight.numbers * model.experts_per_token // model.experts if share else weight.numbers
 
-    blocks = 2 * tokens * summed(model, used) + model.layers * 2 * square
+    attended = 2 * square if formed else square
+    blocks = 2 * tokens * summed(model, used) + model.layers * attended
     forward = blocks + head
-    backward = 2 * forward + (not eager) * model.layers * square  # flash attention makes the scores again
+    # Where no scores are formed, they are recomputed in backward: five products with half a square.
+    backward = 2 * forward + (not formed) * model.layers * square // 2
     again = head * (setup.loss == "chunked")
     if setup.segment:  # recomputation stops at the last tensor that backward reads
         spared = 0 if setup.dropout or model.experts else 2 * tokens * model.ffn_width * model.width
         again += blocks - -(-model.layers // setup.segment) * spared
-    elif setup.checkpointing == "selective":
-        again += model.layers * (2 - eager) * square
+    elif setup.checkpointing == "selective":  # formed scores are recomputed up to their softmax
+        again += model.layers * square
     return setup.accumulation * (forward + backward + again)
+
+
+def _attention(model, setup):
+    """(whether attention forms its scores, the width of a head in its products), as PyTorch takes a kernel on CUDA.
+
+    In 16 bits the kernel pads heads to multiples of 8; in fp32 none takes fewer key heads than query heads.
+    """
+    if setup.attention == "eager":
+        return True, model.head_width
+    if setup.dtypes.compute == "fp32":
+        return model.kv_heads != model.heads, model.head_width
+    return False, -(-model.head_width // 8) * 8
 
 
 @lru_cache(4096)

@@ -23,6 +23,15 @@ def divided(model) -> dict[str, int]:
     return {name: getattr(model, name) for name in DIVIDED if not (model.experts and name == "ffn_width")}
 
 
+def worst_routing(model, parts: int) -> float:
+    """The most rows that can come to one of `parts` GPUs' experts, over those that it sends.
+
+    A token's experts are different ones, and a GPU has experts / parts of them: the parts, or where a token visits more experts than a
+    GPU has, experts / experts_per_token.
+    """
+    return min(parts, model.experts / model.experts_per_token)
+
+
 class Part:
     """A model's fields as those of one GPU of `parts` that divide its matrices."""
 
@@ -53,7 +62,7 @@ class Mesh:
         stages: with `pipeline` only: how many each GPU has.
         rotation: with `context` only: how keys and values reach every GPU: all at once, or around the ring.
         routing: with `expert` only: rows that come to a GPU's experts, over those that it sends: 1 where routers are balanced,
-            a capacity factor, or at most `expert`, where every row of every GPU comes to this one.
+            a capacity factor, or at most `worst_routing`, where every token of every GPU visits all it can of this one's experts.
 
     Raises:
         ValueError: naming the field, the value and what is allowed.

@@ -37,6 +37,7 @@ _MORE = {"positions": 2**27, "learned_positions": 2**27, "window": 2**27, "publi
 #: Fields that only models have in which the first one is not 0.
 _MIXTURE = ("experts", "experts_per_token", "expert_width", "shared_experts", "dense_layers", "router_bias")
 _LATENT = ("latent_rank", "query_rank", "rope_width", "value_width")
+_WINDOW = ("full_every", "chunked")
 
 
 def architectures(file: str) -> dict[str, dict[str, Sequence[Any]]]:
@@ -90,7 +91,9 @@ class Model:
         parallel_residual: attention and MLP both read the block's input, and their outputs are added to it at once (GPT-NeoX).
         qk_norm: a norm of `head_width` on queries and one on keys.
         rotary_percent: percent of each head's width that rotary positions rotate.
-        window: tokens that attention reaches back, in all layers or in some; 0 for no limit.
+        window: tokens that one attends to, itself among them, in each layer that has the window; 0 where no layer has one.
+        full_every: of every so many layers the last attends to all tokens, and the others have the window; 0: all have it.
+        chunked: the window is a chunk (Llama 4): sequences are cut every `window` tokens, and none attends to an earlier chunk.
         causal: whether a token attends only to itself and earlier tokens.
         softcap: attention scores and logits pass through a scaled tanh (Gemma 2).
         sinks: one learned attention sink per head.
@@ -138,6 +141,8 @@ class Model:
     qk_norm: bool = False
     rotary_percent: int = 100
     window: int = 0
+    full_every: int = 0
+    chunked: bool = False
     causal: bool = True
     softcap: bool = False
     sinks: bool = False
@@ -215,6 +220,9 @@ class Model:
             checks.whole("Model", "query_rank", self.query_rank, 1, _MOST)
             checks.whole("Model", "rope_width", self.rope_width, 1, self.head_width)
             checks.whole("Model", "value_width", self.value_width, 1, _MOST)
+        self._only_with("window", *_WINDOW)
+        if self.full_every == 1:
+            raise ValueError("Model.full_every: 1 leaves no layer its window; allowed: 0, 2 or more, or window 0")
 
     def _only_with(self, switch, *others):
         for field in others:
@@ -234,6 +242,16 @@ class Model:
     def mixture_layers(self) -> int:
         """Layers with experts."""
         return self.layers - self.dense_layers if self.experts else 0
+
+    def windowed(self, layer: int) -> bool:
+        """Whether a layer, counted from 0, has the window."""
+        return self.window > 0 and not (self.full_every and (layer + 1) % self.full_every == 0)
+
+    @property
+    def windowed_layers(self) -> int:
+        """Layers that have the window; the others attend to all tokens."""
+        full = self.layers // self.full_every if self.full_every else 0
+        return self.layers - full if self.window else 0
 
     @property
     def has_positions(self) -> bool:
@@ -303,8 +321,10 @@ class Model:
         """A copy with some fields changed, checked again.
 
         A field at its default is computed anew from the changed ones: GPT-2 at twice the width has twice the `ffn_width`.
-        `published` is dropped.
+        `published` is dropped, and without a window all that is said of one.
         """
+        if changes.get("window") == 0:
+            changes = {"full_every": 0, "chunked": False} | changes
         following = {
             field: None
             for field, (default, sources) in _DEFAULTS.items()

@@ -7,6 +7,8 @@ from collections.abc import Iterable
 ABSURD = 2**40
 #: The most characters of a value in a message.
 SHOWN = 200
+#: So many names of what is allowed.
+MANY = 100
 
 
 def printable(text: str, most: int | None = None) -> str:
@@ -76,7 +78,8 @@ def one_of(owner: str, field: str, value: object, allowed: Iterable[str]) -> Non
     near = near or [name for name in allowed if typed and name.lower().startswith(typed)][:3]
     near = near or difflib.get_close_matches(typed, allowed, n=3, cutoff=0.5)
     hint = f"did you mean {' or '.join(map(repr, near))}? " if near else ""
-    raise ValueError(f"{owner}.{field}: {shown(value)} is unknown; {hint}allowed: {', '.join(allowed)}")
+    more = f" and {len(allowed) - MANY} more" if len(allowed) > MANY else ""
+    raise ValueError(f"{owner}.{field}: {shown(value)} is unknown; {hint}allowed: {', '.join(allowed[:MANY])}{more}")
 
 
 def line(owner: str, field: str, value: object) -> None:

@@ -92,6 +92,27 @@ def _of_shapes(flops):
 #: Operation -> its FLOPs as a function of its arguments: PyTorch's own list, and operations that it lacks.
 FLOPS = {packet: _of_shapes(flops) for packet, flops in flop_registry.items()} | {aten._grouped_mm: _grouped_flops}
 FLOPS[aten.addmm_] = FLOPS[aten.addmm]
+
+
+def _half_where_causal(packet, flops):
+    """Of a kernel of attention, which skips what a causal mask hides: half of PyTorch's count, which is of the whole square.
+
+    Sources: Dao 2023, arXiv:2307.08691, section 3.1; PyTorch, `native/transformers/cuda/mem_eff_attention/kernel_forward.h`, `num_keys`
+    with `kSupportsCausal`.
+    """
+    names = [argument.name for argument in packet.default._schema.arguments]
+
+    def count(*args, out_val=None, **kwargs):
+        causal = (dict(zip(names, args, strict=False)) | kwargs).get("is_causal", False)
+        return flops(*args, out_val=out_val, **kwargs) // (2 if causal else 1)
+
+    return count
+
+
+_CAUSAL = [
+    getattr(aten, f"_scaled_dot_product_{kind}_attention{way}") for kind in ("flash", "efficient") for way in ("", "_backward")
+]  # fmt: skip
+FLOPS |= {packet: _half_where_causal(packet, FLOPS[packet]) for packet in _CAUSAL}
 #: Operations whose inner operations are followed -> the function that runs in their place.
 IN_THE_OPEN: dict = {}
 

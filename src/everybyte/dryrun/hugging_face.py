@@ -60,6 +60,23 @@ class Recipe:
         return getattr(import_module("transformers"), self.config)(**others | sizes | self.fixed | more)
 
 
+def _by_layers(model):
+    """Which layers have the window."""
+    return {"layer_types": [("full_attention", "sliding_attention")[model.windowed(i)] for i in range(model.layers)]}
+
+
+def _without_rope(model):
+    """Llama 4's layers that attend to all tokens have no rotary positions."""
+    return {"no_rope_layers": [int(model.windowed(i)) for i in range(model.layers)]}
+
+
+def _switched(model):
+    """Qwen's have a window where it is switched on."""
+    if not model.window:
+        return {}
+    return {"use_sliding_window": True, "sliding_window": model.window} | _by_layers(model)
+
+
 def _partly_rotary(model):
     part = {"partial_rotary_factor": model.rotary_percent / 100}
     return {"rope_parameters": {"rope_type": "default", "rope_theta": 10_000.0} | part}
@@ -72,7 +89,9 @@ def _latent(model):
 
 
 #: What a configuration is told that is computed from several fields: what a recipe calls `more`.
-_MORE = {"partly rotary": _partly_rotary, "latent": _latent}
+_MORE = {
+    "partly rotary": _partly_rotary, "latent": _latent, "switched": _switched, "by layers": _by_layers, "without rope": _without_rope,
+}  # fmt: skip
 _SAID = files.toml(__package__, "recipes.toml")
 _USUAL = _SAID["usual"]
 TRAINED, DECODERS = ({name: Recipe(**row) for name, row in _SAID[table].items()} for table in ("trained", "decoders"))
@@ -120,9 +139,19 @@ def config_of(model: Model):
 
 
 def decoder_config(model: Model):
-    """The configuration with which Hugging Face's code generates. Raise ValueError as `config_of`, and where the model is no decoder."""
-    kind = decoder(model)
+    """The configuration with which Hugging Face's code generates. Raises ValueError as `config_of`, and where the model does not."""
+    if not model.causal:
+        raise ValueError(f"Model.causal: False of {model.name}, which does not generate; allowed: True")
+    kind = _decoder(model)
     return _decoding("dry_serve.model", kind, model) if kind in DECODERS else config_of(model)
+
+
+def kernel(config) -> str:
+    """The attention that transformers takes by default: `sdpa`, or `eager` where the architecture has nothing else."""
+    from transformers.models.auto import modeling_auto
+
+    module = modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING.get(type(config), None)
+    return "sdpa" if getattr(module, "_supports_sdpa", True) else "eager"
 
 
 def _decoding(owner, kind, model):

@@ -11,7 +11,7 @@ from ..common import checks
 from ..reference.adapters import base_parameters, package
 from .autocast import autocast_as_on_cuda
 from .cuda import Kernels
-from .hugging_face import as_on_cuda, decoder_config, named_difference
+from .hugging_face import as_on_cuda, decoder_config, kernel, named_difference
 from .trace import reading
 from .tracker import Tracker
 
@@ -59,7 +59,7 @@ def dry_serve(
     if room is not None:
         checks.whole("dry_serve", "room", room, prompt + steps, model.positions or 2**27)
     config, tracker, ends = decoder_config(model), Tracker(), [("rest", 0)]
-    config._attn_implementation = "sdpa"
+    config._attn_implementation = kernel(config)
     transformers = package("transformers", "dry_serve.model", extra="models")
     with without_gradients(tracker):
         with torch.device("meta"):

@@ -208,7 +208,7 @@ const front = {
     const best = points.filter((p) => !points.some((o) => o !== p && o.seconds <= p.seconds && o.bytes <= p.bytes && (o.seconds < p.seconds || o.bytes < p.bytes)));
     return { ...run, points, best: best.sort((a, b) => a.seconds - b.seconds), first: points.find((p) => p.fits), subject: subjectOf(spec, state) };
   },
-  said: (r) => r.first ? `the fastest that fits is ${r.first.name}: ${fixed(r.first.seconds, 2)} s a step, ${amount(r.first.bytes)} of ${amount(r.usable)}; ${r.binding}` : `none of ${r.tried} layouts fits ${amount(r.usable)}`,
+  said: (r) => r.first ? `first of those that fit, at the data sheet's rates: ${r.first.name}, ${fixed(r.first.seconds, 2)} s a step, ${amount(r.first.bytes)} of ${amount(r.usable)}; ${r.binding}` : `none of ${r.tried} layouts fits ${amount(r.usable)}`,
   describe: (spec, r) => `${r.subject}: ${front.said(r)}.`,
   change: (spec, a, b, what) => `${what}: ${front.said(b)}.`,
   draw(spec, r, paint) {

@@ -98,7 +98,7 @@ def offloading(model: Model | None = None, setup: Setup | None = None, gpu: Gpu 
     checks.one_of("offloading", "setup.checkpointing", chosen.checkpointing, ("none", "full"))
     sixteen = [name for name, precision in PRECISIONS.items() if precision.compute == "bf16"]
     precisions: dict[str, dict] = {
-        p: decided(None, Setup(precision=p), "stored_weight_bytes", "reduced_bytes") for p in sixteen
+        p: decided(None, Setup(precision=p), "stored_weight_bytes", "reduced_bytes", "half") for p in sixteen
     }
     stages = {label: decided(None, Setup(sharding=s), "sharded_weights") for s, label in STAGES.items()}
     kept = {"(no checkpointing)": Setup(), "full checkpointing": Setup(checkpointing="full")}
@@ -113,6 +113,7 @@ def offloading(model: Model | None = None, setup: Setup | None = None, gpu: Gpu 
         shared("gpu", gpu and gpu.name),
     ]
     products = sum(formula(name).expr for name in ("flops.forward", "flops.backward", "checkpoint.flops"))
+    products -= formula("flops.masked").expr  # which flash attention skips
     up, down = (formula(name).expr for name in ("fsdp.to_gpu", "fsdp.to_host"))
     times = (
         _seconds("up", up, "host_link"),

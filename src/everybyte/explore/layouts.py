@@ -167,7 +167,7 @@ class Front(Kind):
             return f"{subject}: none of {run.tried} layouts fits {units.text(run.usable)}."
         name, seconds, size = first
         said = f"{seconds:.2f} s a step, {units.text(size)} of {units.text(run.usable)}; {run.binding}"
-        return f"{subject}: the fastest that fits is {name}: {said}."
+        return f"{subject}: first of those that fit, at the data sheet's rates: {name}, {said}."
 
     def figure(self, title, subject, values, variants):
         run = self.compute(values)
@@ -182,7 +182,7 @@ class Front(Kind):
 
 
 def combining() -> Explorer:
-    """Chapter 36: layouts of Llama 3.1 on 8 to 1,024 GPUs, by memory and time, and the fastest that fits.
+    """Chapter 36: layouts of Llama 3.1 on 8 to 1,024 GPUs: memory against time, and the first of those that fit.
 
     The numbers are stored: `everybyte.layouts` computed them for a step of four million tokens.
     """

@@ -143,10 +143,7 @@ BUFFERED = (
     Rule("Mesh.schedule", lambda s, m: s.mesh.schedule in schedules.TWO_STAGES, ", whose middle stages share a GPU", "others", DRY_RUN),
     *ORDERED,
 )  # fmt: skip
-#: Of adapters beside every linear layer; of a cache that grows with the sequence.
+#: Of adapters beside every linear layer.
 ALL_TARGETS = table(
     only("Lora.targets", "all-linear", instead=BUDGET, when=lambda s, m: s is not None and s.adapters is not None)
-)
-UNWINDOWED = table(
-    Rule("Model.window", lambda s, m: m.window, "of {m.name} keeps no more tokens", "0", "eb.serve answers")
 )

@@ -1,7 +1,7 @@
 """What of a setup does not go with a model: tried by whatever is given both."""
 
 from ..ask.choices import LIBRARIES, OWN, PRECISIONS, TENSOR_OPTIMIZERS
-from ..ask.mesh import Part, divided
+from ..ask.mesh import Part, divided, worst_routing
 from ..ask.schedules import TWO_STAGES
 from ..catalog.weights import linears
 from .row import Rule, only, table
@@ -155,6 +155,9 @@ _KERNEL = table(
 )  # fmt: skip
 _EXPERTS = table(
     Rule("Mesh.expert", lambda s, m: not m.experts or m.experts % s.mesh.expert, _experts_why, _expert_places),
+    Rule("Mesh.routing", lambda s, m: s.mesh.routing > worst_routing(m, s.mesh.expert),
+         "with {m.name}, whose tokens visit {m.experts_per_token} different ones of {m.experts} experts",
+         lambda s, m: f"at most {worst_routing(m, s.mesh.expert):g}, where all that can comes to one GPU"),
     Rule("Mesh.expert", _cut, _cut_why, lambda s, m: f"such GPUs as divide {_cut(s, m)[1]}"),
     when=lambda s, m: s.mesh.expert > 1,
 )  # fmt: skip

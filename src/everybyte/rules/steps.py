@@ -19,9 +19,11 @@ def _beside(s):
 
 
 def _undivided(r, m):
-    """The field of a model that GPUs of a `Rollout` do not divide; None for none."""
-    fields = ("kv_heads", "heads", "ffn_width", "vocabulary")
-    return next((name for name in fields if getattr(m, name) % r.tensor_parallel), None)
+    """The field of a model that GPUs of a `Rollout` do not divide; None for none. Fewer key heads than GPUs are repeated."""
+    many = r.tensor_parallel
+    if not m.latent and m.kv_heads % many and many % m.kv_heads:
+        return "kv_heads"
+    return next((name for name in ("heads", "ffn_width", "vocabulary") if getattr(m, name) % many), None)
 
 
 def _one_by_one(s, m):
@@ -76,6 +78,8 @@ TRANSFORMERS = table(
     only("offload", "none"),
     Rule("precision", lambda s, m: s.precision in LIBRARIES, allowed=", ".join(PRECISIONS)),
     Rule("precision", lambda s, m: m.scaled_embedding and s.fsdp and s.dtypes.autocast, allowed="bf16, bf16-master or fp32"),
+    Rule("sequence", lambda s, m: (m.full_every or m.chunked) and 0 < m.window <= s.sequence,
+         "reaches the window of {m.window}, which not every layer of {m.name} has in this form", "less"),
     Rule("optimizer", _one_by_one, "goes from tensor to tensor in the order of transformers' modules",
          "adamw, adam or adafactor with optimizer_impl 'foreach', sgd or momentum"),
     why=_UNLIKE,

@@ -30,6 +30,8 @@ KERNELS = {
     "scan": "",
     "rows backward": "rows that were taken, rows of which they were",
 }
+#: Those that skip what a causal mask hides.
+_CAUSAL = (("attention",), ("attention backward",))
 #: Operations that are named moments: the ends of the phases.
 MARKS = ("after_forward", "after_backward", "after_step")
 #: What is said of each step, in this order: between steps, at the moments, and the most in the optimizer's step.
@@ -307,9 +309,14 @@ class Reading:
         return found
 
     def flops(self):
-        """Floating-point operations of the step's matrix products: a multiplication and an addition each."""
-        return 2 * sum(
-            times * prod(map(self.amounts.number, sizes)) for o, times in self.counted() for sizes in o.products
+        """Floating-point operations of the step's matrix products: a multiplication and an addition each.
+
+        Of a kernel of attention half of each: with a causal mask it skips what the mask hides. Dao 2023, arXiv:2307.08691, section 3.1.
+        """
+        return sum(
+            (1 if o.kernel[:1] in _CAUSAL else 2) * times * prod(map(self.amounts.number, sizes))
+            for o, times in self.counted()
+            for sizes in o.products
         )
 
 

@@ -38,15 +38,16 @@ class _Fields(Fields):
 def letters(model, batch, tokens, before=0, stored=None, room=0) -> dict[str, int]:
     """The value of each letter, for `tokens` new tokens in each of `batch` sequences and `before` older ones.
 
-    stored: older tokens in the cache's tensors; by default all. With a window shorter than the prompt they hold the whole prompt
-    until the next step. room: tokens that a static cache has room for; 0 for a cache that grows.
+    stored: older tokens in the tensors of layers with a window; by default all. Those of a prompt that is longer hold it whole until
+    the next step. room: tokens that a static cache has room for; 0 for a cache that grows.
     """
     fields = {letter: getattr(model, field) for field, letter in _Fields.LETTERS.items()}
     return fields | {
         "B": batch,
         "S": tokens,
         "T": before + tokens,
-        "T_0": before if stored is None else stored,
+        "T_0": before,
+        "T_w": before if stored is None else stored,
         "T_m": room,
     }
 
@@ -106,22 +107,27 @@ def _course(model, decode, alone, masked, padded, static):
     tape.grad, tape.phase = False, "decode" if decode else "prefill"
     rows = MASK_MULTIPLE // 2 if padded else MASK_MULTIPLE
     new, before = Letter(1 if alone else rows, "S"), Letter(2 * rows, "T_0") if decode else 0
+    within = Letter(2 * rows, "T_w") if decode else 0  # of layers with a window
     room, fields.window = Letter(3 * rows if padded else 2 * rows, "T_m"), Letter(rows if masked else 99, "W_n")
     number, first = Letter(model.layers, "L"), model.experts > 0 and model.dense_layers
-    loops = [Loop.of(number, 3, 1)]
+    every = model.full_every or 1  # blocks that stand in one turn of a loop
+    loops = [Loop.of(number if every == 1 else model.layers // every, 3, 1)]
     if first:
         loops = [Loop.of(fields.dense_layers, 3, 1), Loop.of(number - fields.dense_layers, 3, 1)]
-    network = Decoder(tape, fields, decoder(model), loops, loops[0].turns if first else 0)
+    blocks = every * sum(loop.turns for loop in loops) + model.layers % every
+    network = Decoder(tape, fields, decoder(model), blocks, every, loops[0].turns if first else 0)
     batch, rest = Letter(2, "B"), [*_weights(model, fields, number), *_buffers(fields, number, network.module)]
     cache, layer = [], source("hugging_face.cache")
-    for loop in loops:
-        for turn in range(loop.turns):
-            kept = layer.Room(room) if static else layer.Window(fields.window) if model.window else layer.Growing()
-            cache.append(kept)
-            if decode:
-                pieces = _held(kept, fields, batch, room if static else before, tape)
-                times = loop.times if turn == loop.middle else 1
-                rest += [Piece(p.numbers, p.width, p.part, times) for p in pieces]
+    found = one_after_another("block", loops)
+    for i in range(blocks):
+        near = model.windowed(i)
+        kept = layer.Room(room) if static else layer.Window(fields.window) if near else layer.Growing()
+        cache.append(kept)
+        if decode:
+            loop = found({"block": i // every})
+            pieces = _held(kept, fields, batch, room if static else within if near else before, tape)
+            times = loop.times if loop and i // every == loop.middle else 1
+            rest += [Piece(p.numbers, p.width, p.part, times) for p in pieces]
     tokens = stored(tape, (batch, Letter(2 * rows, "T")), INT64)
     rest.append(Piece(product(tokens.shape), INT64.width, "activations"))
     fresh, tape.naming = view(tokens, (batch, new), tokens.strides), Naming()
@@ -132,8 +138,8 @@ def _course(model, decode, alone, masked, padded, static):
         for x in (kept.keys, kept.values, getattr(kept, "width", None), getattr(kept, "counted", None)):
             if x is not None:
                 x.storage.assign("cache")
-    found = {"block": one_after_another("block", loops)}
-    return Course(nested(stretched(tape.operations, found), found), rest, [], PARTS)
+    repeated = {"block": found}
+    return Course(nested(stretched(tape.operations, repeated), repeated), rest, [], PARTS)
 
 
 def _held(layer, fields, batch, tokens, tape):
@@ -159,15 +165,18 @@ class Decoder(Network):
     """A decoder of Hugging Face's on a tape.
 
     Args:
-        tape, model: as a network's. kind: which of Hugging Face's. loops: of its blocks. first: how many of those that are
-            traced have no experts.
+        tape, model: as a network's. kind: which of Hugging Face's. blocks: how many are traced. every: how many stand in one turn of
+            a loop. first: how many of those that are traced have no experts.
     """
 
     losses = ()
 
-    def __init__(self, tape, model, kind, loops, first):
-        self.kind, self.first = kind, first
-        super().__init__(tape, model, Setup(batch=1, sequence=8), [sum(loop.turns for loop in loops)], (), HALF)
+    def __init__(self, tape, model, kind, blocks, every, first):
+        self.kind, self.every, self.first = kind, every, first
+        super().__init__(tape, model, Setup(batch=1, sequence=8), [blocks], (), HALF)
+
+    def _place(self, number):
+        return (("block", number // self.every),)
 
     def weights_of(self, of, number):
         """The weights of one block: those of every block, and those of its experts or dense MLP."""

@@ -122,6 +122,11 @@ class Room(Growing):
         return mask(x, self.seen, 0, self.room, causal) if x.size(1) == 1 else None
 
 
+def kinds(cache):
+    """Each kind of layer -> the first of that kind: layers of a kind have one mask."""
+    return {type(layer): layer for layer in reversed(cache)}
+
+
 def mask(x, seen, first, count, attends):
     """Which of so many keys, from the first on, each new token attends to: (B, 1, S, T). Source: `sdpa_mask`."""
     B, S, _ = x.shape

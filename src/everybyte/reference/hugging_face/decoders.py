@@ -7,6 +7,7 @@ from torch.utils import checkpoint
 
 from ..gpt import ACTIVATIONS
 from ..llama import GatedMLP
+from .cache import kinds
 from .mixtures import Experts, SharedExperts
 from .parts import (
     Conv1D,
@@ -256,7 +257,7 @@ class OPT(Decoder):
         return self.norm(x)
 
 
-# Llama, Mistral, Qwen 2.5 and 3, Gemma, Phi-3, Mixtral.
+# Llama, Mistral, Ministral, Qwen 2.5 and 3, Gemma, Phi-3, Mixtral.
 
 
 class LlamaAttention(Attention):
@@ -329,11 +330,11 @@ class Llama(Decoder):
     def hidden(self, tokens, cache):
         rows = self.embed(tokens)
         places = self.places(rows, cache)
-        mask = cache[0].mask(rows)
+        masks = {kind: layer.mask(rows) for kind, layer in kinds(cache).items()}
         x = self.entered(rows)
         turns = self.rotary(x, places)
         for block, layer in self.layers(cache, places):
-            x = block(x, turns, mask, layer)
+            x = block(x, turns, masks[type(layer)], layer)
         return self.norm(x)
 
 
@@ -472,6 +473,6 @@ class GLM(DeepSeek):
 
 #: transformers' `model_type` -> the class of its decoders.
 DECODERS: dict[str, type] = {
-    **dict.fromkeys(("llama", "mistral", "qwen2", "qwen3", "gemma", "phi3", "mixtral"), Llama),
+    **dict.fromkeys(("llama", "mistral", "ministral", "qwen2", "qwen3", "gemma", "phi3", "mixtral"), Llama),
     "gpt2": GPT2, "opt": OPT, "gpt_neox": NeoX, "deepseek_v3": DeepSeek, "glm4_moe": GLM,
 }  # fmt: skip

@@ -65,7 +65,7 @@ ANSWERS = {
         logarithms=2 * B * S * D * (3 * A + 2 * A_kv) / C,
         heads=(10 * B * S * D * A + 4 * B * S * A) / C,
     ),
-    "35.3": answers(rows(8.0) / rows(1.0), eight=8, two=rows(2.0) / rows(1.0)),
+    "35.3": answers(rows(4.0) / rows(1.0), four=4, all=1 + 7 * (rows(2.0) / rows(1.0) - 1), two=rows(2.0) / rows(1.0)),
     "35.4": answers(ring, rotation="all-to-all", name="kept", parts=64, quarter=ring(parts=64) // 4),
     "35.5": answers(most(), expert=most(8, 1), emptiest=696 / 1024, rows=1400),
     "35.6": program(sent, visits, alike, ordered=False, consecutive=False, once=True),

@@ -82,12 +82,14 @@ def _prefilled(c):
 def _flops(c, *names, **changes):
     if c.model.experts or c.model.latent_rank:
         raise ValueError(f"operations are not derived for {c.model.name}: it has experts or latent attention")
-    return sum(c.at(f"flops.{name}", **changes) for name in names or ("forward", "backward"))
+    counted = sum(c.at(f"flops.{name}", **changes) for name in names or ("forward", "backward"))
+    return counted - (not names) * c.at("flops.masked", **changes, **UNCHECKED)
 
 
-def _backward(c, **attention):
-    """The ratio of backward's operations to forward's."""
-    return _flops(c, "backward", **attention) / _flops(c, "forward", **attention)
+def _lighter(c):
+    """Operations of a step that flash attention spares, as a share of eager's."""
+    flash, eager = (matrix_flops(c.model, c.having(**kind).setup) for kind in (FLASH, EAGER))
+    return 1 - flash / eager
 
 
 def _change(c, **also):
@@ -229,7 +231,6 @@ _asked("bytes", Case.states, states_bf16=BF16 | ADAM)
 _asked("bytes", Case.shared, "zero.states", ddp_states=NONE, zero1_states=ZERO1, zero2_states=ZERO2, zero3_states=ZERO3)
 _asked("count", Case.shared, "zero.sent.numbers", sent_ddp=NONE, sent_zero3=ZERO3)
 _asked("signed", _change, mixed_change={}, mixed_change_one={"batch": 1} | PLAIN)
-_asked("number", _backward, flash_backward=FLASH, eager_backward=EAGER)
 _asked("bytes", _spared, "selective", selective_flash=FLASH, selective_eager=EAGER)
 _asked("bytes", _spared, "operations", operations_flash=FLASH)
 _asked("share", _bubble, bubble={}, bubble_interleaved={"pipeline_stages": 2}, bubble_zero={"divided": 1})
@@ -255,7 +256,7 @@ _shown("bytes", forward_kept=Case.forward, scores_block=Case.scores, block_flat=
 _shown("bytes", stage=_stage, boundary=_boundary, experts_each=_experts, inference=Case.inference)
 _shown("bytes", block_activations=_block, states_trained=_trained, advertised_gib=_advertised)
 _shown("vendor", host_link="gpu.host_link", advertised=_advertised)
-_shown("share", full_flops=_recomputed, adapters_kept=_adapters_kept)
+_shown("share", full_flops=_recomputed, flash_lighter=_lighter, adapters_kept=_adapters_kept)
 _shown("number", moved=_moved)
 _shown("teraflop", flops=_flops)
 # What is the same for all.
@@ -267,7 +268,7 @@ _shown("tiny", fp16_smallest=SMALLEST, fp16_vanishing=sqrt(SMALLEST / 2 / NEW), 
 _shown("tiny", bf16_spacing=_float("bf16", "epsilon"), bf16_lost=_float("bf16", "epsilon") / 2)
 _shown("tiny", fp32_lost=_float("fp32", "epsilon") / 2)
 _shown("text", tensor_gpu=lambda c: H100.title)
-_shown("vendor", nvlink=H100.peer_link, network=H100.network)
+_shown("vendor", nvlink=H100.peer_link)
 _shown("bytes", tensor_sent=SENT, large_weights=WEIGHTS, large_fp32=2 * WEIGHTS, large_loading=3 * WEIGHTS)
 _shown("bytes", ring_kept=_RUN.at("context.kept"), cluster_states=16 * LARGE.parameters // CLUSTER)
 _shown("bytes", latent_token=cache_bytes(LATENT, 1), prefill_cache=cache_bytes(QWEN, 1), prefill_token=_prefilled)
@@ -276,7 +277,7 @@ _shown("bytes", cache_llama_heads=cache_bytes(SMALL.replace(kv_heads=SMALL.heads
 _shown("bytes", latent_heads=LATENT.layers * LATENT.heads * (LATENT.head_width + LATENT.value_width) * 2)
 _shown("number", kept_whole=_kept(1), kept_megatron=_kept(1) / GPUS)
 _shown("number", kept_tensor=_kept(GPUS), kept_sequence=_kept(GPUS, by_tokens=True))
-_shown("milliseconds", tensor_near=SENT / H100.peer_link, tensor_far=SENT / H100.network)
+_shown("milliseconds", tensor_near=SENT / H100.peer_link, tensor_far=SENT * 15 / 14 / H100.ring(2 * GPUS))
 _shown("milliseconds", tensor_products=6 * LARGE.parameters * LONG / GPUS / H100.bf16_flops)
 # All else.
 _shown(
