@@ -39,7 +39,12 @@ def small(kind, seed):
     if like.shared_experts:
         sizes["dense_layers"] = draw.randint(0, sizes["layers"] - 1)
     if kind == "glm4_moe":
-        sizes |= {"rotary_percent": draw.choice([25, 50, 75]), "qk_norm": draw.random() < 0.7, "qkv_bias": draw.random() < 0.7, "shared_experts": draw.randint(1, 2)}
+        sizes |= {
+            "rotary_percent": draw.choice([25, 50, 75]),
+            "qk_norm": draw.random() < 0.7,
+            "qkv_bias": draw.random() < 0.7,
+            "shared_experts": draw.randint(1, 2),
+        }
     if like.latent:
         sizes |= {"experts": draw.choice([16, 24, 32]), "rope_width": 8,
                   "head_width": 8 + head, "value_width": 8 * draw.randint(1, 4), "query_rank": 16, "latent_rank": 24, "kv_heads": heads}  # fmt: skip

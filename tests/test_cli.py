@@ -566,9 +566,9 @@ def test_the_code_that_runs_a_model_is_chosen(capsys):
         assert main([*words.split(), "--code", code]) == 0
         found[code] = json.loads(capsys.readouterr().out)
     assert [said["value"] for said in found.values()] == [3, 2]
-    model = eb.model("llama-3.2-1b", code="reference").replace(code="transformers")
+    model = eb.model("llama-3.2-1b")
     setup = eb.Setup(batch=2, sequence=2048, precision="bf16")
     assert found["transformers"]["peak"] == eb.budget(model, setup, rounding=512).peak
-    assert [said["model"]["name"] for said in found.values()] == ["llama-3.2-1b", "llama-3.2-1b, transformers"]
+    assert [said["model"]["name"] for said in found.values()] == ["llama-3.2-1b, the book's code", "llama-3.2-1b"]
     assert main(["dry-run", "--hf", "config.json", "--code", "transformers"]) == 2
     assert "--code: 'transformers' with --hf, which says its own code; allowed: with a name" in capsys.readouterr().err

@@ -53,7 +53,10 @@ def test_no_layout_that_fits_is_faster_than_the_first(found):
 def test_pipelines_beside_rings_and_tensor_parallelism_are_searched():
     """On few GPUs of a model that a node does not hold, they are the fastest; each stage holds its part."""
     found = eb.layouts(
-        eb.model("llama-3.1-70b", code="reference"), SETUP.replace(gpus=64, sequence=8192, accumulation=8), "h100-80gb", most=1
+        eb.model("llama-3.1-70b", code="reference"),
+        SETUP.replace(gpus=64, sequence=8192, accumulation=8),
+        "h100-80gb",
+        most=1,
     )
     mesh = found.best.setup.mesh
     assert (mesh.divided, found.best.setup.data, found.binding) == (["pipeline", "context", "tensor"], 1, "memory")
@@ -151,7 +154,10 @@ def test_each_dimension_has_its_price():
 
 
 def test_every_candidate_divides_the_model_the_sequence_and_the_step():
-    model, many = eb.model("llama-3.1-70b", code="reference"), eb.Setup(gpus=512, sequence=8192, batch=1, accumulation=2)
+    model, many = (
+        eb.model("llama-3.1-70b", code="reference"),
+        eb.Setup(gpus=512, sequence=8192, batch=1, accumulation=2),
+    )
     found = list(candidates(model, many, eb.gpu("h100-80gb")))
     assert len(found) > 400 and len(set(found)) == len(found)
     for setup in found:

@@ -157,7 +157,9 @@ def test_flops_are_the_traced_step_s_and_the_dry_run_s(seed):
         "positions": 128,
     }
     gpt = eb.Model(name="gpt", **sizes)
-    llama = eb.model("llama-3.1-8b", code="reference").replace(**sizes, kv_heads=4 // groups, ffn_width=8 * draw.randint(2, 9))
+    llama = eb.model("llama-3.1-8b", code="reference").replace(
+        **sizes, kv_heads=4 // groups, ffn_width=8 * draw.randint(2, 9)
+    )
     model = draw.choice([gpt, llama, llama.replace(code="transformers")])
     setup = eb.Setup(
         batch=draw.randint(1, 3), sequence=draw.choice([8, 33, 64]), precision=draw.choice(["fp32", "bf16", "bf16-mixed"]),

@@ -19,7 +19,9 @@ def test_the_cache_of_a_token():
     assert cache_bytes(QWEN, 1) == 28 * 2 * 4 * 128 * 2 == 57_344
     assert cache_bytes(eb.model("deepseek-v3"), 2048) == 61 * 2048 * (512 + 64) * 2
     assert cache_bytes(eb.model("llama-2-7b", code="reference"), 4096) == 2 * 2**30
-    assert cache_bytes(eb.model("mistral-7b", code="reference"), 10_000) == cache_bytes(eb.model("mistral-7b", code="reference"), 4095)
+    assert cache_bytes(eb.model("mistral-7b", code="reference"), 10_000) == cache_bytes(
+        eb.model("mistral-7b", code="reference"), 4095
+    )
 
 
 @pytest.mark.parametrize("name", ["qwen2.5-7b", "deepseek-v3", "gpt2", "mistral-7b", "gemma-3-1b", "gpt-oss-20b"])

@@ -30,7 +30,11 @@ def test_published_sizes_are_the_models():
 
 
 def test_the_fastest_is_said_of_ranges_that_do_not_overlap():
-    model, setup, gpu = eb.model("llama-3.2-1b", code="reference"), eb.Setup(sequence=2048, precision="bf16-mixed"), eb.gpu(GPU)
+    model, setup, gpu = (
+        eb.model("llama-3.2-1b", code="reference"),
+        eb.Setup(sequence=2048, precision="bf16-mixed"),
+        eb.gpu(GPU),
+    )
     one = Layout(model, setup, gpu, 0, {"arithmetic": 1.0, "memory": 0.0})
     found = Layouts(
         model,

@@ -248,14 +248,14 @@ STRANGE = {
 @pytest.mark.parametrize(("family", "field"), [(family, f) for family, fields in STRANGE.items() for f in fields])
 def test_what_no_reference_builds_is_named(family, field):
     name, value = {"gpt": "gpt2", "llama": "llama-2-7b"}[family], STRANGE[family][field]
-    model = eb.model(name).replace(**{field: value})
+    model = eb.model(name, code="reference").replace(**{field: value})
     said = model.unlike_reference(family)
     assert model.family is None and model.unlike_reference()
     assert said.startswith(f"Model.{field}: {value!r} of {name} is not a ") and "; allowed: " in said
 
 
 def test_the_references_families():
-    families = {name: m.family for name, m in eb.models().items()}
+    families = {name: m.family for name, m in eb.models("reference").items()}
     prefixes = {"gpt2": "gpt", "opt": "gpt", "llama": "llama", "tiny": "llama", "mi": "llama", "qwen": "llama"}
     expected = {n: next((f for p, f in prefixes.items() if n.startswith(p)), None) for n in families}
     assert families == expected | {"opt-350m": None, "llama-4-scout": None, "gemma-2b": "llama", "phi-3-mini": "llama"}
@@ -263,7 +263,7 @@ def test_the_references_families():
     for changes in ({"fused": True}, {"shared_experts": 1}, {"dense_layers": 1}, {"router_bias": True}):
         assert f"Model.{next(iter(changes))}: " in mixtral.replace(**changes).unlike_reference()
     deepseek = "Model.latent_rank: 512 of deepseek-v3 is not a Llama's; allowed: 0"
-    assert eb.model("deepseek-v3").unlike_reference() == deepseek
+    assert eb.model("deepseek-v3", "reference").unlike_reference() == deepseek
     with pytest.raises(ValueError, match=r"Model\.family: 'bert' is unknown; .*allowed: gpt, llama"):
         mixtral.unlike_reference("bert")
 

@@ -23,7 +23,11 @@ from everybyte.theory.letters import HELPERS, text
 EIGHTH = sympy.Symbol("d", integer=True, positive=True)
 GPT, LLAMA = eb.model("gpt2"), eb.model("llama-3.1-8b", code="reference")
 MIXED = eb.Setup(precision="bf16-mixed")
-STEPS = {"gpt": (GPT, MIXED), "phi": (eb.model("phi-3-mini", code="reference"), MIXED), "llama": (LLAMA, eb.Setup(precision="bf16"))}
+STEPS = {
+    "gpt": (GPT, MIXED),
+    "phi": (eb.model("phi-3-mini", code="reference"), MIXED),
+    "llama": (LLAMA, eb.Setup(precision="bf16")),
+}
 
 
 @once

@@ -52,7 +52,10 @@ def test_it_opens_with_llama_on_eight_h100():
     said = {name: list(c.options)[explorer.state[name]] for name, c in explorer._controls.items()}
     assert (said["model"], said["gpu"], said["gpus"]) == ("llama-3.1-8b", "h100-80gb", "8 GPUs")
     assert setup_of(said) == OPENS
-    assert sum(explorer.kind.highest(explorer.values())[1].values()) == eb.budget(eb.model("llama-3.1-8b", code="reference"), OPENS).peak
+    assert (
+        sum(explorer.kind.highest(explorer.values())[1].values())
+        == eb.budget(eb.model("llama-3.1-8b", code="reference"), OPENS).peak
+    )
 
 
 def test_bad_input():

@@ -72,7 +72,10 @@ def test_a_bar_for_every_number_of_gpus(explorer):
 
 
 def test_what_it_does_not_cover_is_refused():
-    for model in (eb.Model(name="own", layers=2, width=64, heads=2, vocabulary=100), eb.model("llama-2-7b", code="reference")):
+    for model in (
+        eb.Model(name="own", layers=2, width=64, heads=2, vocabulary=100),
+        eb.model("llama-2-7b", code="reference"),
+    ):
         with pytest.raises(ValueError, match=r"sharding\.model: .* allowed: gpt2"):
             explore.sharding(model)
     with pytest.raises(ValueError, match="gpus: '6 GPUs' is unknown; allowed: 1 GPU, 2 GPUs"):

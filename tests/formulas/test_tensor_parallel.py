@@ -43,7 +43,11 @@ def test_what_a_block_keeps(parts, sequence, dropout):
 
 @pytest.mark.parametrize("parts", [2, 8])
 def test_what_a_gpu_holds(parts):
-    for model in (GPT, GPT.replace(norm_bias=False, out_bias=False, tied=False), eb.model("llama-3.1-8b", code="reference")):
+    for model in (
+        GPT,
+        GPT.replace(norm_bias=False, out_bias=False, tied=False),
+        eb.model("llama-3.1-8b", code="reference"),
+    ):
         setup = split(parts)
         held = eb.budget(model, setup).parts_at("rest")["parameters"]
         assert held == 2 * formula("tensor.parameters").at(model, setup)

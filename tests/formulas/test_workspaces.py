@@ -17,7 +17,10 @@ from everybyte.formulas.workspaces import (
 )
 from everybyte.step.course import KERNELS
 
-LLAMA, MIXTRAL = eb.model("llama-3.2-1b", code="reference").replace(name="x", layers=1), eb.model("mixtral-8x7b", code="reference")
+LLAMA, MIXTRAL = (
+    eb.model("llama-3.2-1b", code="reference").replace(name="x", layers=1),
+    eb.model("mixtral-8x7b", code="reference"),
+)
 GPT2, MIXED = eb.model("gpt2"), eb.Setup(precision="bf16-mixed")
 
 

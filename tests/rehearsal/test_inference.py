@@ -11,7 +11,9 @@ from everybyte.theory import inference
 
 SCRIPT = Path(__file__).parent / "scripts" / "generate.py"
 GPT2 = eb.model("gpt2").replace(layers=3)
-LLAMA = eb.model("llama-3.1-8b", code="reference").replace(layers=3, width=1024, heads=8, kv_heads=2, ffn_width=2816, vocabulary=32_000)
+LLAMA = eb.model("llama-3.1-8b", code="reference").replace(
+    layers=3, width=1024, heads=8, kv_heads=2, ffn_width=2816, vocabulary=32_000
+)
 SILU = {
     "hidden_size": "width", "intermediate_size": "ffn_width", "num_hidden_layers": "layers", "num_attention_heads": "heads",
     "num_key_value_heads": "kv_heads", "vocab_size": "vocabulary", "max_position_embeddings": "positions",

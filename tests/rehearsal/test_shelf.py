@@ -176,7 +176,10 @@ def test_the_labs_lay_them_beside_formula_and_dry_run(tmp_path):
     there, missing = (rehearsed(gpt2, {"it": s}, folder=tmp_path) for s in (setup, setup.replace(batch=2)))
     counted = eb.dry_run(gpt2, setup).peak
     assert there.rows == [["it", counted, counted, 10, 2, 512, 2048]]
-    assert "no GPU, and nothing is measured; reserved: what the allocator holds" in there.caption and missing.rows[0][3] == "not rehearsed"
+    assert (
+        "no GPU, and nothing is measured; reserved: what the allocator holds" in there.caption
+        and missing.rows[0][3] == "not rehearsed"
+    )
     write(tmp_path / "h200.jsonl", head | {"fingerprint": 64 * "0"}, line)
     assert rehearsed(gpt2, {"it": setup}, folder=tmp_path).rows[0][3] == "not rehearsed"
     assert rehearsed(gpt2, {"it": setup}, folder=tmp_path / "none").caption == "Rehearsed, and nothing is measured"

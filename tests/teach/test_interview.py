@@ -242,7 +242,8 @@ def test_by_default_it_is_a_llama_on_eight_gpus():
     assert "8.03 billion parameters" in deck.card("how-many-parameters").answer
     assert (
         deck.value("free")[0]
-        == eb.Headroom().usable(deck.case.gpu, deck.case.setup) - eb.budget(deck.case.model, deck.case.setup, rounding=512).peak
+        == eb.Headroom().usable(deck.case.gpu, deck.case.setup)
+        - eb.budget(deck.case.model, deck.case.setup, rounding=512).peak
     )
 
 

@@ -130,7 +130,8 @@ def test_a_loss_that_aligns_takes_adapters_on_one_gpu():
         ValueError, match=r"^Setup\.adapters: .* on 2 gpus with objective 'dpo' is not derived; allowed: one"
     ):
         eb.budget(
-            eb.Objective(eb.model("llama-3.1-8b", code="reference"), "dpo", reference="before"), eb.Setup(adapters=eb.Lora(8), gpus=2)
+            eb.Objective(eb.model("llama-3.1-8b", code="reference"), "dpo", reference="before"),
+            eb.Setup(adapters=eb.Lora(8), gpus=2),
         )
 
 
@@ -165,7 +166,9 @@ def test_the_products_of_frozen_layers_are_counted_once():
         assert work(model, setup).flops == eb.dry_run(model, setup).flops, (model, setup)
     whole = eb.Setup(batch=2, sequence=512, precision="bf16")
     ratio = work(eb.model("llama-3.1-8b", code="reference"), whole.replace(adapters=eb.Lora(16))).flops
-    assert 0.66 < ratio / work(eb.model("llama-3.1-8b", code="reference"), whole).flops < 0.70  # two thirds, and the adapters
+    assert (
+        0.66 < ratio / work(eb.model("llama-3.1-8b", code="reference"), whole).flops < 0.70
+    )  # two thirds, and the adapters
 
 
 def kept(setup):

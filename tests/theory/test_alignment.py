@@ -119,7 +119,11 @@ def test_scoring_stands_beside_the_others():
 def test_published_dimensions():
     """The whole GPT-2, and Qwen2.5's vocabulary, whose logits are most of the step."""
     agree(eb.model("gpt2"), ("dpo", "after"), eb.Setup(batch=1, sequence=256, precision="bf16-mixed"))
-    agree(eb.model("qwen2.5-0.5b", code="reference"), ("grpo", None), eb.Setup(batch=1, sequence=256, precision="bf16-master"))
+    agree(
+        eb.model("qwen2.5-0.5b", code="reference"),
+        ("grpo", None),
+        eb.Setup(batch=1, sequence=256, precision="bf16-master"),
+    )
 
 
 #: Bytes a logit at the peak. Without a reference in the step: the log-probabilities that forward saved, gather's table, and

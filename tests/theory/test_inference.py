@@ -64,7 +64,9 @@ def test_every_operation_with_a_cache_that_has_room_for_all(kind, sample):
 
 
 @pytest.mark.sampled(2)
-@pytest.mark.parametrize("name", ["qwen2.5-7b", "gpt2", "llama-3.1-8b", "mixtral-8x7b", "deepseek-v3", "mistral-7b", "glm-4.5-air"])
+@pytest.mark.parametrize(
+    "name", ["qwen2.5-7b", "gpt2", "llama-3.1-8b", "mixtral-8x7b", "deepseek-v3", "mistral-7b", "glm-4.5-air"]
+)
 def test_models_of_the_catalog(name):
     assert not differences(eb.model(name), 4, 1000 if name == "gpt2" else 4096, steps=1)
 

@@ -13,8 +13,7 @@ from everybyte import reference
 from everybyte.catalog.decoders import DECODERS
 from everybyte.theory import inference, programs, stand_in, structure
 from everybyte.theory.budget import not_derived
-from everybyte.theory.stand_in import Naming
-from everybyte.theory.titles import TITLES
+from everybyte.theory.titles import TITLES, Naming
 
 SOURCES = Path(reference.__file__).parent
 TINY = eb.Model(name="tiny", layers=2, width=16, heads=2, vocabulary=64, positions=32)

@@ -192,10 +192,10 @@ def _model(spec):
         return None, None
     if isinstance(spec, str):
         headline = spec.removesuffix("B")
-        return (None, int(headline) * 10**9) if headline.isdecimal() and headline != spec else (model(spec), None)
+        return (None, int(headline) * 10**9) if headline.isdecimal() and headline != spec else (model(spec, "reference"), None)
     changes = dict(spec)
     like = changes.pop("like", "")
-    return (model(like).replace(**changes) if like else Model(**changes)), None
+    return (model(like, "reference").replace(**changes) if like else Model(**changes)), None
 
 
 def _format(name):

@@ -17,9 +17,10 @@ from .course import Course
 from .letters import Letter, over, product
 from .programs import Network, source
 from .schedule import Loop, nested, one_after_another, stretched
-from .stand_in import Naming, stored
+from .stand_in import stored
 from .tape import FP32, INT64, Piece, Tape, Type
 from .tensors import view
+from .titles import Naming
 from .training import Fields
 
 #: The parts of an inference pass's memory.

@@ -16,6 +16,7 @@ from .autograd import Parameter
 from .tape import Storage
 from .tensor_parallel import Undivided
 from .tensors import contiguous_strides
+from .titles import Naming
 
 _PACKAGE = __package__.rpartition(".")[0]
 _REFERENCE = f"{_PACKAGE}.reference."
@@ -154,7 +155,7 @@ class Network:
         """Call a module of the reference. Its arguments live until it returns."""
         path, tape = module.path, self.tape
         before = tape.naming, tape.network
-        tape.naming, tape.network = stand_in.Naming(module.title), self
+        tape.naming, tape.network = Naming(module.title), self
         try:
             with tape.turns(self.turns.get(path)):
                 args = self.split.entering(path, args)

@@ -6,7 +6,6 @@ frames hold the same variables. What an operation makes, saves and frees stands 
 """
 
 import sys
-from collections import Counter
 from types import ModuleType
 
 from . import attention, autograd, experts, losses
@@ -14,30 +13,6 @@ from . import operations as op
 from .letters import over, product
 from .tape import BOOL, FP32, INT32, INT64, Storage
 from .tensors import Tensor, contiguous_strides, new, several, view
-from .titles import TITLES
-
-
-class Naming:
-    """Titles of the operations in one call of a module, by function and turn, from `TITLES`.
-
-    Args:
-        whose: the module's title, of those that have one.
-    """
-
-    def __init__(self, whose="", counts=()):
-        self.whose, self.counts = whose, Counter(counts)
-
-    def __call__(self, operation, code):
-        where = code.co_qualname.partition(".<locals>")[0]
-        turn = self.counts[where, operation]
-        self.counts[where, operation] += 1
-        known = TITLES.get(where, {}).get(operation, ())
-        title = known[turn] if turn < len(known) else operation
-        return title.format(self.whose) if isinstance(title, str) else title
-
-    def again(self):
-        """A copy at the current turn, for what is recomputed."""
-        return Naming(self.whose, self.counts)
 
 
 def _title(tape, operation, depth=2):

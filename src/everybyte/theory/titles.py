@@ -3,6 +3,8 @@
 What is not here has PyTorch's own name. Of a product of two tensors the titles of both are given too, for their gradients.
 """
 
+from collections import Counter
+
 _SCORES = {
     "matmul": (("scores", "q", "k"), ("heads", "weights", "v")),
     "mul": ("scaled scores",),
@@ -163,3 +165,26 @@ TITLES: dict[str, dict[str, tuple]] = {
     "LlamaAttention.normed": {"view": ("q", "k")},
     "NeoXAttention.forward": {"chunk": ("q, k and v",), "view": ("heads apart",)},
 }  # fmt: skip
+
+
+class Naming:
+    """Titles of the operations in one call of a module, by function and turn, from `TITLES`.
+
+    Args:
+        whose: the module's title, of those that have one.
+    """
+
+    def __init__(self, whose="", counts=()):
+        self.whose, self.counts = whose, Counter(counts)
+
+    def __call__(self, operation, code):
+        where = code.co_qualname.partition(".<locals>")[0]
+        turn = self.counts[where, operation]
+        self.counts[where, operation] += 1
+        known = TITLES.get(where, {}).get(operation, ())
+        title = known[turn] if turn < len(known) else operation
+        return title.format(self.whose) if isinstance(title, str) else title
+
+    def again(self):
+        """A copy at the current turn, for what is recomputed."""
+        return Naming(self.whose, self.counts)
