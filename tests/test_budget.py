@@ -148,7 +148,7 @@ def test_json_gives_the_same_numbers_back():
 
 @pytest.mark.parametrize("name", ["bert-large", "deepseek-v3", "gemma-2-2b", "opt-350m"])
 def test_what_is_not_derived_is_refused_by_name(name):
-    model = eb.model(name)
+    model = eb.model(name, code="reference")
     with pytest.raises(
         ValueError, match=rf"^Model\.\w+: .* of {name} is not a .*; allowed: .*; eb.dry_run and eb.derive take it$"
     ):
@@ -167,7 +167,7 @@ def test_what_is_not_derived_is_refused_by_name(name):
 @pytest.mark.parametrize("name", ["gpt2", "llama-3.2-1b"])
 def test_each_operation_is_its_module_s(name, changes):
     """Of blocks that are alike few are traced, and each has its own number."""
-    model, setup = eb.model(name).replace(layers=17), eb.Setup(batch=2, sequence=64, **changes)
+    model, setup = eb.model(name, code="reference").replace(layers=17), eb.Setup(batch=2, sequence=64, **changes)
     predicted, counted = (
         [owner for _, phase, owner in witness(model, setup).operations if phase not in ("optimizer step", "after_step")]
         for witness in (eb.budget, eb.dry_run)

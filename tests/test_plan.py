@@ -118,7 +118,7 @@ SETUPS = {
 @pytest.mark.parametrize("name", eb.models())
 def test_what_is_not_derived_has_no_price(name, changes):
     """Never a number of another architecture: `work` raises exactly where `not_derived` speaks."""
-    model, setup = eb.model(name), eb.Setup(batch=2, sequence=64, **changes)
+    model, setup = eb.model(name, code="reference"), eb.Setup(batch=2, sequence=64, **changes)
     why = not_derived(model, setup)
     if why is None:
         setup.check_model(model)
@@ -136,7 +136,7 @@ def test_flops_are_the_registry_s(name):
         {}, {"attention": "eager"}, {"checkpointing": "full"}, {"checkpointing": "every-k", "checkpoint_every": 5},
         {"checkpointing": "selective"}, {"loss": "chunked"}, {"checkpointing": "selective", "attention": "eager", "accumulation": 3},
     ):  # fmt: skip
-        model, setup = eb.model(name), eb.Setup(batch=2, sequence=128, **changes)
+        model, setup = eb.model(name, code="reference"), eb.Setup(batch=2, sequence=128, **changes)
         names = ("flops.forward", "flops.backward", "flops.again.loss", "checkpoint.flops")
         counted = sum(eb.formula(n).at(model, setup) for n in names)
         assert work(model, setup).flops == setup.accumulation * (counted - eb.formula("flops.masked").at(model, setup))

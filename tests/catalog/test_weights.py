@@ -8,7 +8,7 @@ from everybyte.catalog import models
 from everybyte.catalog.weights import layers, weights
 from everybyte.reference import FAMILIES
 
-BUILT = {name: model for name, model in models().items() if model.family}
+BUILT = {name: model for name, model in models("reference").items() if model.family}
 
 
 def listed(model):

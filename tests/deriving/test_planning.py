@@ -36,7 +36,7 @@ class Wide(nn.Module):
     ],
 )
 def test_what_is_counted_is_what_the_theory_says(name, switches):
-    model = eb.model(name).replace(layers=2)
+    model = eb.model(name, code="reference").replace(layers=2)
     setup, counting = SETUP.replace(**switches), Counting(model)
     by_theory = work(model, setup)
     assert counting.made(setup) == made(model, setup)

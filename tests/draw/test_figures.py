@@ -192,7 +192,7 @@ def test_no_global_state(monkeypatch):
 @pytest.mark.parametrize("name", ["gpt2", "llama-3.1-8b", "qwen2.5-7b", "gemma-2b"])
 def test_the_shapes_of_a_block_are_its_module_s(name):
     """Each product in the picture's words is a matrix of PyTorch's module, and all together are its parameters."""
-    model = eb.model(name)
+    model = eb.model(name, code="reference")
     with torch.device("meta"):
         module = (GPT if model.family == "gpt" else Llama)(model.replace(layers=1), eb.Setup(batch=1))
     block = {n: p for n, p in module.named_parameters() if "blocks.0." in n}
@@ -234,7 +234,7 @@ def test_an_operation_is_drawn_as_wide_as_what_enters_and_leaves():
 )
 def test_a_block_of_another_form_is_refused(names, said):
     with pytest.raises(ValueError, match=said):
-        draw.block_shapes([eb.model(name) for name in names])
+        draw.block_shapes([eb.model(name, code="reference") for name in names])
 
 
 def test_a_schedules_legend_covers_no_label():

@@ -30,7 +30,7 @@ def test_the_peak_is_the_budget_s(way):
             sequence=f"{sequence:,}", dropout=dropout,
         )  # fmt: skip
         setup = setup_of(way, targets, AGAIN[again], rank, DROPOUTS[dropout], batch=batch, sequence=sequence)
-        budget = eb.budget(eb.model(model), setup)
+        budget = eb.budget(eb.model(model, code="reference"), setup)
         where, parts = explorer.kind.highest(explorer.values(state))
         assert {p: x for p, x in parts.items() if x} == {p: x for p, x in budget.parts.items() if x}, setup
         assert where == budget.peak_at, setup

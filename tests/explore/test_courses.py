@@ -50,7 +50,7 @@ def test_a_stale_file_is_not_read(monkeypatch):
 )  # fmt: skip
 @pytest.mark.parametrize("name", ["gpt2", "llama-3.2-1b", "qwen3-8b", "opt-125m"])
 def test_any_step_prints_to_its_budget(name, changes):
-    model = eb.model(name).replace(layers=6, vocabulary=999)
+    model = eb.model(name, code="reference").replace(layers=6, vocabulary=999)
     setup = eb.Setup(batch=2, sequence=64, **changes)
     if setup.ddp:  # its buckets are counted, and not a formula of the notation
         pytest.skip("DDP's buckets have no letters")
@@ -78,7 +78,7 @@ def test_sizes_read_alike(node):
     ]
     sizes = [Size(f"size {i}", source) for i, source in enumerate(sources)]
     points = [
-        courses.bindings(eb.model(m), eb.Setup(batch=b, sequence=s))
+        courses.bindings(eb.model(m, code="reference"), eb.Setup(batch=b, sequence=s))
         for m in ("gpt2", "llama-3.1-8b")
         for b in (1, 8)
         for s in (1, 100)

@@ -46,7 +46,7 @@ def test_the_peak_is_the_budget_s(kind, sample):
         )  # fmt: skip
         model = chance.choice(MODELS)
         values = explorer.values(states(explorer, setup, model))
-        budget = eb.budget(eb.model(model), setup)
+        budget = eb.budget(eb.model(model, code="reference"), setup)
         where, parts = explorer.kind.highest(values)
         assert sum(parts.values()) == budget.peak, setup
         assert {p: x for p, x in parts.items() if x} == {p: x for p, x in budget.parts.items() if x}, setup

@@ -102,7 +102,7 @@ def test_models_and_setups_give_the_same_in_the_browser(node):
     from everybyte.ask.setup import Setup
     from everybyte.catalog import models
 
-    values = [bindings(m, Setup(precision=p)) for m in models().values() for p in PRECISIONS]
+    values = [bindings(m, Setup(precision=p)) for m in models("reference").values() for p in PRECISIONS]
     states = ("weights", "gradients", "optimizer", "phase.rest", "parameters")
     script = "const F = {\n" + "".join(f"{n!r}: {FORMULAS[n].javascript},\n" for n in states) + "};\n"
     script += "export default (all) => all.map((v) => Object.values(F).map((f) => f(v)));"

@@ -46,7 +46,7 @@ def test_the_peak_is_the_budget_s(explorer, precision, sample):
             optimizer=chance.choice(COMMON_OPTIMIZERS), optimizer_impl=chance.choice(list(OPTIMIZER_IMPLS)),
         )  # fmt: skip
         model = chance.choice(MODELS)
-        budget = eb.budget(eb.model(model), setup)
+        budget = eb.budget(eb.model(model, code="reference"), setup)
         where, parts = explorer.kind.highest(explorer.values(state(explorer, setup, model)))
         assert (where, sum(parts.values())) == (budget.peak_at, budget.peak), (model, setup)
         assert {p: x for p, x in parts.items() if x} == {p: x for p, x in budget.parts.items() if x}, (model, setup)

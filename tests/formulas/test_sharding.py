@@ -11,7 +11,7 @@ from everybyte.theory import letters, trace
 GPT2_SIZES = ("gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl")
 #: One of each architecture, small.
 SOME = {
-    name: eb.model(name).replace(layers=3, vocabulary=331)
+    name: eb.model(name, code="reference").replace(layers=3, vocabulary=331)
     for name in ("gpt2", "opt-125m", "llama-2-7b", "qwen3-8b", "gemma-2b")
 }
 UNTIED = {name: model.replace(tied=False) for name, model in SOME.items()}
@@ -49,7 +49,7 @@ def test_what_is_sent_is_what_the_course_gathers_and_reduces(name, changes):
 @pytest.mark.parametrize("name", models())
 def test_shares_are_what_a_gpu_holds(name):
     """Between steps, of every model that is derived: weights and states, cut by rows."""
-    model, setup = eb.model(name), eb.Setup(batch=1, sequence=16, gpus=8, sharding="zero3", optimizer_impl="fused")
+    model, setup = eb.model(name, code="reference"), eb.Setup(batch=1, sequence=16, gpus=8, sharding="zero3", optimizer_impl="fused")
     if model.family is None:
         with pytest.raises(ValueError, match=f"{name}.*eb.dry_run"):
             formula("fsdp.weights").at(model, setup)
@@ -65,7 +65,7 @@ def test_shares_are_what_a_gpu_holds(name):
 def test_a_llamas_block_is_a_block():
     for name in ("llama-2-7b", "mistral-7b", "qwen2.5-0.5b"):
         for what in ("share", "flat", "sent", "received"):
-            run = eb.model(name), eb.Setup(gpus=8, sharding="zero3", sequence=16)
+            run = eb.model(name, code="reference"), eb.Setup(gpus=8, sharding="zero3", sequence=16)
             assert formula(f"fsdp.llama_block.{what}").at(*run) == formula(f"fsdp.block.{what}").at(*run)
 
 
@@ -73,7 +73,7 @@ def test_nothing_is_lost_in_cutting():
     """Shares of all GPUs hold every number; what is too many is padding, less than a row a tensor and GPU."""
     for gpus in (1, 2, 7, 8, 1024):
         for name in GPT2_SIZES:
-            model, setup = eb.model(name), eb.Setup(gpus=gpus, sharding="zero3")
+            model, setup = eb.model(name, code="reference"), eb.Setup(gpus=gpus, sharding="zero3")
             held = gpus * formula("fsdp.model.share").at(model, setup)
             rows = gpus * (4 * model.width + model.ffn_width) * (12 * model.layers + 4)
             assert model.parameters <= held < model.parameters + rows
@@ -81,8 +81,8 @@ def test_nothing_is_lost_in_cutting():
 
 def test_buckets_hold_every_gradient_once():
     for name in ("gpt2", "gpt2-nobias", "gpt2-xl", "opt-125m", "llama-3.2-1b"):
-        sizes = buckets(eb.model(name), 4)
-        assert sum(sizes) == 4 * eb.model(name).parameters
+        sizes = buckets(eb.model(name, code="reference"), 4)
+        assert sum(sizes) == 4 * eb.model(name, code="reference").parameters
         assert sizes[0] >= FIRST_BUCKET and all(size >= BUCKET for size in sizes[1:-1])
 
 

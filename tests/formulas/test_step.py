@@ -227,15 +227,15 @@ def test_an_operation_that_is_not_there_is_an_error():
 def test_a_formula_refuses_what_it_was_not_derived_for(name, model, changes, words):
     setup = eb.Setup(batch=1, sequence=8, **changes)
     with pytest.raises(ValueError, match=words) as error:
-        formula(name).at(eb.model(model), setup)
+        formula(name).at(eb.model(model, code="reference"), setup)
     assert str(error.value).startswith(f"formula {name}: ")
     with pytest.raises(ValueError, match=words):
-        formula(name).for_model(eb.model(model), setup)
+        formula(name).for_model(eb.model(model, code="reference"), setup)
 
 
 @pytest.mark.parametrize("name", ["llama-2-7b", "qwen3-8b", "gemma-2b", "mixtral-8x7b", "opt-125m"])
 def test_what_holds_for_every_architecture_is_right_for_it(name):
-    model = eb.model(name).replace(layers=3)
+    model = eb.model(name, code="reference").replace(layers=3)
     for changes in ({}, {"attention": "eager"}, {"precision": "bf16-mixed", "optimizer_impl": "fused"}):
         setup = eb.Setup(batch=2, sequence=32, **changes)
         budget = eb.budget(model, setup)
@@ -269,6 +269,6 @@ def test_the_random_steps_are_not_all_alike():
 @pytest.mark.parametrize("name", ["gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl"])
 def test_autocast_with_eager_attention_takes_more_than_fp32_from_medium_on(name):
     peaks = {
-        p: eb.budget(eb.model(name), eb.Setup(precision=p, attention="eager")).peak for p in ("fp32", "bf16-mixed")
+        p: eb.budget(eb.model(name, code="reference"), eb.Setup(precision=p, attention="eager")).peak for p in ("fp32", "bf16-mixed")
     }
     assert (peaks["bf16-mixed"] > peaks["fp32"]) == (name != "gpt2")

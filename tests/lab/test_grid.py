@@ -44,7 +44,7 @@ def test_every_size_in_every_precision_with_each_attention():
 def test_every_size_in_every_precision_with_each_attention_forgets_in_every_way_beside_one_that_does_not():
     there = {(c.model.name, c.setup) for c in GRID}
     for size, precision, attention in product(SIZES, PRECISIONS, ATTENTIONS):
-        root = eb.Setup(checkpointing="every-k", checkpoint_every=round(eb.model(size).layers ** 0.5))
+        root = eb.Setup(checkpointing="every-k", checkpoint_every=round(eb.model(size, code="reference").layers ** 0.5))
         plain = [eb.Setup(batch=b, precision=precision, attention=attention) for b in (8, 2)]
         for forgets in (eb.Setup(checkpointing="full"), eb.Setup(checkpointing="selective"), root):
             fields = {"checkpointing": forgets.checkpointing, "checkpoint_every": forgets.checkpoint_every}

@@ -392,7 +392,7 @@ def test_what_was_asked_for_is_read_from_the_message(cuda, small, tiny, text, re
 def test_a_llama_is_measured_too(name):
     sizes = {"layers": 1, "width": 64, "heads": 4, "kv_heads": 2, "head_width": 16, "ffn_width": 64, "vocabulary": 300}
     more = {"expert_width": 64, "experts": 4} if "mixtral" in name else {}
-    model = eb.model(name).replace(name="small", positions=32, **sizes, **more)
+    model = eb.model(name, code="reference").replace(name="small", positions=32, **sizes, **more)
     setup = eb.Setup(batch=2, sequence=32, optimizer="sgd")
     found, clean = measured(model, setup, points=0)
     assert clean and found.model == model and found.settings["attention_kernel"] is None

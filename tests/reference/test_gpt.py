@@ -34,10 +34,10 @@ def logits(module, tokens):
 
 
 @pytest.mark.sampled(8)
-@pytest.mark.parametrize("name", [n for n, m in eb.models().items() if m.family == "gpt"])
+@pytest.mark.parametrize("name", [n for n, m in eb.models("reference").items() if m.family == "gpt"])
 @pytest.mark.parametrize("attention", ["eager", "flash"])
 def test_as_many_parameters_as_the_catalog_says(name, attention):
-    model = eb.model(name)
+    model = eb.model(name, code="reference")
     with torch.device("meta"):
         module = GPT(model, eb.Setup(attention=attention, sequence=8))
     count = sum(p.numel() for p in module.parameters())
@@ -219,9 +219,9 @@ def test_dropout_stands_in_four_places(monkeypatch):
     assert places == [residual] + [scores, residual, residual] * 3
 
 
-@pytest.mark.parametrize("name", [n for n, m in eb.models().items() if m.family != "gpt"])
+@pytest.mark.parametrize("name", [n for n, m in eb.models("reference").items() if m.family != "gpt"])
 def test_other_architectures_are_refused_and_the_field_named(name):
-    model = eb.model(name)
+    model = eb.model(name, code="reference")
     with pytest.raises(ValueError, match=rf"Model\.\w+: .* of {name} is not a GPT's; allowed: ") as error:
         GPT(model, eb.Setup(sequence=8))
     field = str(error.value).split(":")[0].removeprefix("Model.")

@@ -75,7 +75,7 @@ def test_what_is_shipped_is_all_of_the_grid_and_of_today_s_step(name):
 @pytest.mark.parametrize(("size", "fields"), SAMPLE, ids=[" ".join(map(str, f.values())) for _, f in SAMPLE])
 def test_what_was_asked_for_is_what_the_dry_run_counts_and_cublas_s_workspaces(size, fields):
     setup = eb.Setup(**fields)
-    shape = gpt2_for(setup) if size == "gpt2" else eb.model(size)
+    shape = gpt2_for(setup) if size == "gpt2" else eb.model(size, code="reference")
     found, counted = there("h200").found[shape, setup], eb.dry_run(shape, setup)
     assert found.requested == counted.peak + WORKSPACES["h200"]
     assert {name: size - WORKSPACES["h200"] for name, size in found.phases.items()} == counted.phases

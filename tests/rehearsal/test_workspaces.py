@@ -49,7 +49,7 @@ def llama(name="llama-3.2-1b", **changes):
         "vocabulary": 1000,
     }
     more = {"expert_width": 256} if "mixtral" in name else {}
-    return eb.model(name).replace(**{"name": "x", "positions": 2**20} | small | more | changes)
+    return eb.model(name, code="reference").replace(**{"name": "x", "positions": 2**20} | small | more | changes)
 
 
 def expected(gpu, what, *how):

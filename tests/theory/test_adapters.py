@@ -29,7 +29,7 @@ TYPES = [
 
 
 def twin(name):
-    return eb.model(name).replace(**TWINS[name])
+    return eb.model(name, code="reference").replace(**TWINS[name])
 
 
 @pytest.mark.sampled(1)
@@ -335,7 +335,7 @@ def test_families_in_4_bits(name, precision):
 def test_qlora_of_a_whole_model_on_a_card_of_24_gb(name):
     pytest.importorskip("peft")
     pytest.importorskip("bitsandbytes")
-    model = eb.model(name)
+    model = eb.model(name, code="reference")
     assert not grid.disagreements(model, QLORA, (1,))
     assert eb.fit(model, QLORA, "rtx-4090", "sequence").value > 8192
     assert not eb.fit(model, QLORA.replace(quantization="none", precision="bf16", adapters=None), "rtx-4090").fits

@@ -85,7 +85,7 @@ LARGE = [
 @pytest.mark.parametrize(("name", "changes"), LARGE)
 def test_real_models_on_many_gpus(name, changes):
     setup = eb.Setup(batch=1, sequence=4096, precision="bf16-mixed", **changes)
-    assert not grid.disagreements(eb.model(name), setup)
+    assert not grid.disagreements(eb.model(name, code="reference"), setup)
 
 
 @pytest.mark.parametrize("checkpointing", ["none", "full", "operations"])
@@ -109,7 +109,7 @@ def test_whole_gradients_of_more_blocks_than_are_traced(checkpointing):
 def test_no_model_of_the_catalog_gets_a_number_of_another_architecture():
     """Each model is refused by name, or its small twin agrees with the dry run."""
     agreed = 0
-    for name, model in models().items():
+    for name, model in models("reference").items():
         setup = eb.Setup(batch=1, sequence=16)
         if model.family is None and untrained(model):
             with pytest.raises(ValueError, match=rf"Model\.\w+: .*{name}.*eb.dry_run"):

@@ -51,7 +51,7 @@ def test_the_theory_is_the_optimizer_s_own_code(optimizer, impl, precision):
 def test_whole_models(name, optimizer):
     needs(optimizer)
     setup = eb.Setup(batch=1, sequence=128, precision="bf16-mixed", optimizer=optimizer, checkpointing="full")
-    assert not grid.disagreements(eb.model(name), setup)
+    assert not grid.disagreements(eb.model(name, code="reference"), setup)
 
 
 @pytest.mark.sampled(2)
@@ -194,7 +194,7 @@ def test_a_package_that_is_not_there_is_named(monkeypatch, optimizer, package):
 @pytest.mark.parametrize("name", ["gpt2", "opt-1.3b", "llama-3.1-8b", "mixtral-8x7b"])
 @pytest.mark.parametrize("optimizer", ["lion", "adafactor", "muon", "adamw8bit"])
 def test_the_named_formulas_are_the_theory_s(name, optimizer):
-    model, each = eb.model(name), formula(f"states.{optimizer}")
+    model, each = eb.model(name, code="reference"), formula(f"states.{optimizer}")
     for precision in ("fp32", "bf16", "bf16-master"):
         setup = eb.Setup(batch=1, sequence=1, optimizer=optimizer, precision=precision)
         master = formula("optimizer.master")

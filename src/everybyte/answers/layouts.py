@@ -68,7 +68,7 @@ class Layout:
 
     @property
     def range(self) -> tuple[float, float]:
-        """The least and the most seconds that a step may take: `seconds` as far off as published runs were, `throughput.RUNS`."""
+        """The least and the most seconds that a step may take: `seconds` as far off as published runs were, `throughput.runs`."""
         low, high = throughput.between(self.setup)
         return low * self.seconds, high * self.seconds
 
@@ -301,7 +301,7 @@ def layouts(
     A step sees as many tokens as the setup's does. Data parallelism is FSDP: weights are gathered for each micro-batch, or in a
     pipeline once for all. Time is the data sheet's: arithmetic, bytes through the GPU's memory, and what each dimension sends
     by the slowest link that it crosses (`Gpu.ring`), one after another; a pipeline is idle for (P − 1) / m of it. Published runs took
-    1.1 to 2.0 times that, with sequences of more than 8,192 tokens up to 3.6 times (`throughput.RUNS`), so ranges are shown. Tensor
+    1.1 to 2.0 times that, with sequences of more than 8,192 tokens up to 3.6 times (`throughput.runs`), so ranges are shown. Tensor
     parallelism stays within a node, and a part of a sequence has `LEAST` tokens. Of mixtures routers are balanced. Memory is
     `budget`'s, of each stage and place of a ring; and the allocator of the GPU that needs the most is simulated.
 

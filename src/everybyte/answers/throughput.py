@@ -1,6 +1,7 @@
 """What others measured of steps, beside the data sheet's time: by how much a real step takes longer, of which ranges are made."""
 
 from dataclasses import dataclass
+from functools import cache
 
 from ..ask.setup import Setup
 from ..catalog import Model
@@ -10,7 +11,7 @@ TITAN = "github.com/pytorch/torchtitan, benchmarks/llama3_h100_202412_torchtitan
 FOUNDRY = "github.com/mosaicml/llm-foundry, scripts/train/benchmarking/README.md, H100 80GB BF16"
 #: The GPU of all of them.
 GPU = "h100-80gb"
-#: How many times as long as `layouts.priced` says a run took, at least and at most: of `RUNS` of sequences of up to `SHORT` tokens, and
+#: How many times as long as `layouts.priced` says a run took, at least and at most: of `runs` of sequences of up to `SHORT` tokens, and
 #: of longer ones, whose attention is further from the data sheet's rate. Rounded outwards.
 SHORT = 8192
 LEAST, MOST, MOST_LONG = 1.0, 2.1, 3.7
@@ -37,9 +38,15 @@ def _mpt(layers, width, heads, sequence):
     return find_model("gpt2").replace(activation="gelu", name=f"mpt, {layers} x {width}", **sizes)
 
 
+@cache
+def runs() -> tuple[Run, ...]:
+    """The runs that the factors are of."""
+    return tuple(_runs())
+
+
 def _runs():
     fsdp = Setup(precision="bf16-mixed", sharding="zero3", sequence=8192, batch=2, gpus=8, checkpointing="operations")
-    llama = find_model("llama-3.1-8b")
+    llama = find_model("llama-3.1-8b", "reference")
     for gpus, tokens in ((8, 5762), (8, 6667), (128, 5605), (128, 6514)):  # the second of each compiled
         yield Run(llama, fsdp.replace(gpus=gpus), tokens, TITAN)
     sizes = {
@@ -65,7 +72,3 @@ def _runs():
             checkpointing="full" if full else "none",
         )
         yield Run(_mpt(*sizes[size], sequence), setup, tokens, FOUNDRY)
-
-
-#: Those that the factors are of.
-RUNS = tuple(_runs())

@@ -102,9 +102,18 @@ class Lora:
         return found
 
 
+#: What transformers calls the linear layers of a block -> the book's name.
+NAMES = {
+    "q_proj": "q", "k_proj": "k", "v_proj": "v", "o_proj": "out", "out_proj": "out", "qkv_proj": "qkv", "gate_proj": "gate", "up_proj": "up",
+    "down_proj": "down", "gate_up_proj": "gate_up", "query_key_value": "qkv", "dense": "out", "fc1": "up", "fc2": "down",
+    "dense_h_to_4h": "up", "dense_4h_to_h": "down",
+}  # fmt: skip
+
+
 def _ends(path, target):
-    """Whether a target names that path, as peft matches them."""
-    return f".{path}".endswith(f".{target}")
+    """Whether a target names that path, as peft matches them; either may have the book's name or transformers'."""
+    last = path.rpartition(".")[2]
+    return f".{path}".endswith(f".{target}") or NAMES.get(last, last) == NAMES.get(target, target)
 
 
 @final

@@ -459,7 +459,7 @@ class GLMAttention(LlamaAttention):
         q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
         q, k = turn_then_join(q, k, *turns)
         k, v = layer.update(k, v)
-        return self.merged(attend(q, k, v, mask))
+        return self.attended(q, k, v, mask)
 
 
 class GLM(DeepSeek):
