@@ -47,7 +47,7 @@ def priced(name: str, gpus: int, card: str, sequence: int) -> dict:
         gpus=gpus, sequence=sequence, batch=1, accumulation=TOKENS // sequence // groups, precision="bf16-mixed",
         sharding="zero3", mesh=Mesh(tensor=8), optimizer_impl="fused",
     )  # fmt: skip
-    found = layouts(model(name), setup, card, most=MOST)
+    found = layouts(model(name, "reference"), setup, card, most=MOST)
     binds = f"memory keeps faster layouts out, of {found.tried} tried"
     if found.binding != "memory":
         binds = f"beside its arithmetic it waits longest for {said('combining')['waits'][found.binding]}"

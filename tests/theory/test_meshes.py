@@ -18,7 +18,7 @@ def test_any_run_is_priced_to_the_byte_or_refused_by_name(start):
 
 
 @pytest.mark.sampled(1)
-@pytest.mark.parametrize("seed", [166, 193, 150, 52])
+@pytest.mark.parametrize("seed", [101, 192, 150, 52])
 def test_matrices_and_experts_are_divided_together(seed):
     """Alone, beside rings, in a pipeline, and both."""
     mesh = grid.meshed(seed)[1]["mesh"]
