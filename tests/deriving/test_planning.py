@@ -91,7 +91,7 @@ def test_the_fewest_gpus_of_ones_own_are_counted():
     def peak(gpus):
         return eb.dry_run(Wide, setup.replace(gpus=gpus), 512, batch).peak
 
-    room = eb.Headroom(driver=0, context=0, workspace=0, fragmentation=0)
+    room = eb.Headroom(driver=0, context=0, workspace=0, fragmentation=0, nccl=0)
     found = eb.fit(Wide, setup, eb.Gpu(memory=f"{peak(3)} B"), "gpus", room, batch=TOKENS)
     assert (found.value, found.peak) == (3, peak(3)) and found.witness.witness == "dry run"
     assert found.next.peak == peak(2) > peak(3) and "2 GPUs are" in found.why() and "Wide on" in repr(found)

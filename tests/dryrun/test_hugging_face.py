@@ -207,7 +207,7 @@ def test_every_field_of_a_setup_is_honored_or_refused():
     """A field that is new must find its place here."""
     honored = {
         "batch", "sequence", "accumulation", "precision", "optimizer", "optimizer_impl", "attention", "dropout",
-        "master_gradients", "sharding", "gpus", "replicas", "offload", "no_sync", "buckets", "adapters", "quantization",
+        "master_gradients", "sharding", "gpus", "replicas", "offload", "no_sync", "buckets", "adapters", "quantization", "loop", "outputs", "zero_grad", "clip",
     }  # fmt: skip
     partly = {"checkpointing", "sharding_units"}
     refused = {"loss", "loss_chunks", "checkpoint_every", "mesh"}
