@@ -21,7 +21,7 @@ def _grid():
     names = ("gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl")
     cases = product(names, ("fp32", "bf16-mixed", "bf16"), ("eager", "flash"), (1, 8))
     return [
-        budget(model(name), Setup(precision=precision, attention=attention, batch=batch))
+        budget(model(name, "reference"), Setup(precision=precision, attention=attention, batch=batch))
         for name, precision, attention, batch in cases
     ]
 

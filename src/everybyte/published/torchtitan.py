@@ -70,7 +70,7 @@ def llama(name: str, recompute: str, sequence: int):
     checks.one_of("llama", "recompute", recompute, ("nothing", "blocks", "every second product"))
     from .models import Llama
 
-    return partial(Llama, find_model(name).replace(tied=False), recompute, sequence)
+    return partial(Llama, find_model(name, "reference").replace(tied=False), recompute, sequence)
 
 
 @lru_cache
@@ -85,7 +85,7 @@ def reserved(run: Run) -> tuple[int, int]:
         made = llama(run.model, run.recompute, run.setup.sequence)
         trace = dry_run(made, run.setup, batch={"tokens": shape, "labels": shape})
     else:
-        trace = dry_run(find_model(run.model), run.setup)
+        trace = dry_run(find_model(run.model, "reference"), run.setup)
     played = trace.on("h100-80gb", CONFIGURATION, MEMORY, whole=False)
     return played.allocated, played.reserved
 

@@ -78,4 +78,4 @@ class Run:
 
 def run(name: str, setup: Setup = _PLAIN, **changes) -> Run:
     """A run of a model of the catalog."""
-    return Run(model(name), setup.replace(**changes))
+    return Run(model(name, "reference"), setup.replace(**changes))

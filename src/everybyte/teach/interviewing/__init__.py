@@ -27,7 +27,7 @@ def interview(of="llama-3.1-8b", gpu: Gpu | str = "h100-80gb", setup: Setup | No
     Raises:
         ValueError: naming the field, the value and what is allowed.
     """
-    of = model(of) if isinstance(of, str) else of
+    of = model(of, "reference") if isinstance(of, str) else of
     derived = isinstance(of, Derivation)
     if not derived and not isinstance(of, Model):
         raise ValueError(
