@@ -64,7 +64,17 @@ def test_every_feature_of_a_family_is_drawn():
         "pooler",
         "shared_experts",
     }
-    same |= {"code", "full_every", "chunked", "dense_layers", "router_bias", "query_rank", "latent_rank", "rope_width", "value_width"}
+    same |= {
+        "code",
+        "full_every",
+        "chunked",
+        "dense_layers",
+        "router_bias",
+        "query_rank",
+        "latent_rank",
+        "rope_width",
+        "value_width",
+    }
     for family in ("gpt", "llama"):
         drawn = [m for m in models if m.family == family]
         alike = {f.name for f in fields(eb.Model) if len({getattr(m, f.name) for m in drawn}) == 1}

@@ -49,7 +49,10 @@ def test_what_is_sent_is_what_the_course_gathers_and_reduces(name, changes):
 @pytest.mark.parametrize("name", models())
 def test_shares_are_what_a_gpu_holds(name):
     """Between steps, of every model that is derived: weights and states, cut by rows."""
-    model, setup = eb.model(name, code="reference"), eb.Setup(batch=1, sequence=16, gpus=8, sharding="zero3", optimizer_impl="fused")
+    model, setup = (
+        eb.model(name, code="reference"),
+        eb.Setup(batch=1, sequence=16, gpus=8, sharding="zero3", optimizer_impl="fused"),
+    )
     if model.family is None:
         with pytest.raises(ValueError, match=f"{name}.*eb.dry_run"):
             formula("fsdp.weights").at(model, setup)

@@ -269,6 +269,7 @@ def test_the_random_steps_are_not_all_alike():
 @pytest.mark.parametrize("name", ["gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl"])
 def test_autocast_with_eager_attention_takes_more_than_fp32_from_medium_on(name):
     peaks = {
-        p: eb.budget(eb.model(name, code="reference"), eb.Setup(precision=p, attention="eager")).peak for p in ("fp32", "bf16-mixed")
+        p: eb.budget(eb.model(name, code="reference"), eb.Setup(precision=p, attention="eager")).peak
+        for p in ("fp32", "bf16-mixed")
     }
     assert (peaks["bf16-mixed"] > peaks["fp32"]) == (name != "gpt2")

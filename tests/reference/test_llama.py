@@ -140,7 +140,9 @@ def test_experts_take_the_bytes_that_hugging_faces_take(precision, shape):
 
 
 @pytest.mark.sampled(8)
-@pytest.mark.parametrize("model", [m for m in eb.models("reference").values() if m.family == "llama"], ids=lambda m: m.name)
+@pytest.mark.parametrize(
+    "model", [m for m in eb.models("reference").values() if m.family == "llama"], ids=lambda m: m.name
+)
 def test_the_catalogs_llamas_have_their_parameters(model):
     with torch.device("meta"):
         module = Llama(model, eb.Setup(batch=1, sequence=8))

@@ -192,7 +192,11 @@ def _model(spec):
         return None, None
     if isinstance(spec, str):
         headline = spec.removesuffix("B")
-        return (None, int(headline) * 10**9) if headline.isdecimal() and headline != spec else (model(spec, "reference"), None)
+        return (
+            (None, int(headline) * 10**9)
+            if headline.isdecimal() and headline != spec
+            else (model(spec, "reference"), None)
+        )
     changes = dict(spec)
     like = changes.pop("like", "")
     return (model(like, "reference").replace(**changes) if like else Model(**changes)), None

@@ -20,8 +20,8 @@ def times(checkpointing="full", optimizer_impl="fused"):
 
 
 def served(weights="nf4", cache_dtype="fp8"):
-    """Sequences of 16,384 tokens that an RTX 4090 serves of Llama 3.1 8B at once, in pages."""
-    return serve(LLAMA, "rtx-4090", 16_384, cache="paged", weights=weights, cache_dtype=cache_dtype).concurrency
+    """Sequences of 10,240 tokens that an RTX 4090 serves of Llama 3.1 8B at once, in pages."""
+    return serve(LLAMA, "rtx-4090", 10_240, cache="paged", weights=weights, cache_dtype=cache_dtype).concurrency
 
 
 def caches():
@@ -56,7 +56,7 @@ ANSWERS = {
         served,
         cache_dtype="bf16",
         weights="int8",
-        whole=(gpu("rtx-4090").memory - weight_bytes(LLAMA, "nf4")) // cache_bytes(LLAMA, 16_384, "fp8"),
+        whole=(gpu("rtx-4090").memory - weight_bytes(LLAMA, "nf4")) // cache_bytes(LLAMA, 10_240, "fp8"),
     ),
     "44.5": program(
         kept,
