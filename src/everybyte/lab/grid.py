@@ -143,9 +143,9 @@ def _configuration(group, said):
 
 def _model(name):
     if name not in _SAID["models"]:
-        return model(name)
+        return model(name, "reference")
     said = {"name": name} | _SAID["models"][name]
-    return model(said.pop("of")).replace(**said) if "of" in said else Model(**said)
+    return model(said.pop("of"), "reference").replace(**said) if "of" in said else Model(**said)
 
 
 def _has(configuration, said):
