@@ -209,7 +209,7 @@ def test_the_command(capsys):
     assert main([*words.split(), *more, "--json"]) == 0
     said = json.loads(capsys.readouterr().out)
     expected = eb.align(
-        "grpo", QWEN, SETUP.replace(gpus=8, sharding="zero3"), "h100-80gb", frozen="sharded",
+        "grpo", QWEN.replace(name="qwen2.5-7b, the book's code"), SETUP.replace(gpus=8, sharding="zero3"), "h100-80gb", frozen="sharded",
         rollout=eb.Rollout(sequences=64, context=8192, tensor_parallel=4, asleep=True),
     )  # fmt: skip
     assert said == json.loads(json.dumps(expected.as_dict()))

@@ -16,14 +16,14 @@ def small(monkeypatch):
     model = eb.model("llama-3.2-1b", code="reference").replace(
         name="small", layers=4, width=64, heads=4, kv_heads=2, head_width=16, ffn_width=96, vocabulary=512, tied=False
     )
-    monkeypatch.setattr(published, "find_model", lambda name: model)
+    monkeypatch.setattr(published, "find_model", lambda name, code: model)
     return model
 
 
 def saved(model, recompute, layers):
     """Bytes of activations that its forward leaves."""
     tokens, setup = ((2, 128), torch.int64), eb.Setup(batch=2, sequence=128, precision="bf16")
-    published.find_model = lambda name: model.replace(layers=layers)
+    published.find_model = lambda name, code: model.replace(layers=layers)
     made = published.llama("small", recompute, 128)
     return eb.dry_run(made, setup, batch={"tokens": tokens, "labels": tokens}).parts_at("after_forward")["activations"]
 
