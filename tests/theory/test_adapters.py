@@ -294,7 +294,7 @@ def test_fit_and_plan_know_what_is_frozen():
     assert best._states <= eb.budget(model, best.setup).phases["after_backward"]
 
 
-def test_hugging_face_s_models_take_their_own_names():
+def test_hugging_face_s_models_take_their_own_names_and_the_books():
     pytest.importorskip("peft")
     transformers = pytest.importorskip("transformers")
     config = transformers.Qwen2Config(
@@ -306,10 +306,12 @@ def test_hugging_face_s_models_take_their_own_names():
     adapters = 2 * 4 * (64 + 64 + 64 + 32)
     assert trace.parts_at("rest")["parameters"] == 2 * (trace.model.parameters + adapters)
     assert trace.parts_at("rest")["optimizer"] == 2 * 2 * adapters
+    books = setup.replace(adapters=eb.Lora(4, ("q", "v"), "bf16"))
+    assert eb.dry_run(config, books).phases == trace.phases
     with pytest.raises(
-        ValueError, match=r"^Lora\.targets: 'q' matches no linear layer of Qwen2.*allowed: q_proj, k_proj"
+        ValueError, match=r"^Lora\.targets: 'query' matches no linear layer of Qwen2.*allowed: q_proj, k_proj"
     ):
-        eb.dry_run(config, setup.replace(adapters=eb.Lora(4, ("q",))))
+        eb.dry_run(config, setup.replace(adapters=eb.Lora(4, ("query",))))
 
 
 # Frozen weights in 4 bits.

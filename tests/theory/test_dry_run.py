@@ -59,7 +59,7 @@ def test_gradients_added_up_whole_are_gradients(precision, sharding):
 )  # fmt: skip
 def test_heads_that_turn_in_part_with_normed_queries_and_keys(changes):
     """GLM-4.5's attention in a model without experts, which the book's Llama builds."""
-    model = eb.model("glm-4.5").replace(
+    model = eb.model("glm-4.5", code="reference").replace(
         layers=4, width=64, heads=4, kv_heads=2, head_width=16, ffn_width=176, vocabulary=100, experts=0, experts_per_token=0,
         expert_width=0, shared_experts=0, dense_layers=0, router_bias=False,
     )  # fmt: skip

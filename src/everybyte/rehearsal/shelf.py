@@ -93,7 +93,7 @@ def _rehearsal_of(said, head):
     if out is None and (len(phases) != len(PHASES) or not all(isinstance(v, int) for v in phases)):
         raise ValueError(f"Rehearsal.phases: {phases!r}; allowed: bytes for each of {', '.join(PHASES)}")
     return Rehearsal(
-        model=model(said["model"]) if isinstance(said["model"], str) else model_from_dict(said["model"]),
+        model=model(said["model"], "reference") if isinstance(said["model"], str) else model_from_dict(said["model"]),
         setup=Setup(**said["setup"]), gpu=gpu(head["gpu"]), phases=dict(zip(PHASES, phases, strict=False)), out_of_memory=out,
         peak_at=said.get("at"), versions={"torch": head["torch"], "cuda": head["cuda"]}, fingerprint=head["fingerprint"],
         **{name: said[name] for name in _NUMBERS},

@@ -163,6 +163,7 @@ TITLES: dict[str, dict[str, tuple]] = {
     "GPT2Attention.forward": {"chunk": ("q, k and v",)},
     "LlamaAttention.forward": {"split": ("q, k and v",)},
     "LlamaAttention.normed": {"view": ("q", "k")},
+    "GLMAttention.forward": {"view": ("q", "k", "v")},
     "NeoXAttention.forward": {"chunk": ("q, k and v",), "view": ("heads apart",)},
 }  # fmt: skip
 
