@@ -166,7 +166,7 @@ def test_what_is_no_answer_is_not_taken_for_one(said):
 
 def test_bytes_that_are_no_text_do_not_keep_us_waiting():
     with script(r"input(); os.write(1, b'\xff\xfe\n'); time.sleep(600)") as worker:
-        with pytest.raises(Failed, match="which is no answer|ended with exit status 0"):
+        with pytest.raises(Failed, match="which is no answer"):
             worker.ask(30, ask="device", device=None)
 
 
@@ -185,11 +185,9 @@ def test_no_module_is_taken_from_the_working_folder(tmp_path, monkeypatch, small
     (tmp_path / "calendar.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')")
     monkeypatch.chdir(tmp_path)
     command = [sys.executable, "-m", "calendar", "2000"]
-    with Worker(command) as worker, pytest.raises(Failed, match="which is no answer|ended with exit status 0"):
+    with Worker(command) as worker, pytest.raises(Failed, match="which is no answer"):
         worker.ask(30, ask="device", device="cpu")
-    with pytest.raises(
-        Failed, match="said '2000', which is no answer|ended with exit status 0"
-    ):  # whichever is seen first
+    with pytest.raises(Failed, match="said '2000', which is no answer"):
         measuring.measure_ranks(small, eb.Setup(batch=1, sequence=8, gpus=2), "cpu", 60, command)
     assert not (tmp_path / "ran").exists()
 

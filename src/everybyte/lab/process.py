@@ -67,13 +67,12 @@ class Worker(children.Ending):
             Failed: where the worker ends, or does not answer within `timeout` seconds and is ended.
         """
         try:
-            if self._requests.closed:
-                raise BrokenPipeError
-            self._requests.write(json.dumps(request) + "\n")
-            self._requests.flush()
-            line = self._answers.get(timeout=min(timeout, threading.TIMEOUT_MAX))
-        except BrokenPipeError:
             line = _ENDED
+            if not self._requests.closed:
+                with contextlib.suppress(BrokenPipeError):  # a worker that has ended is heard all the same
+                    self._requests.write(json.dumps(request) + "\n")
+                    self._requests.flush()
+                line = self._answers.get(timeout=min(timeout, threading.TIMEOUT_MAX))
         except queue.Empty:
             raise self._failed(f"gave no answer within {timeout:g} s and was ended") from None
         except BaseException:  # Ctrl-C above all
