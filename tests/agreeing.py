@@ -2,6 +2,7 @@
 
 import grid
 
+import everybyte as eb
 from everybyte.theory.budget import not_derived
 
 
@@ -16,3 +17,10 @@ def agree(draw, seeds, third="rank", refused=False):
             continue
         more = {"rank": {"rank": where}, "block": {"blocks": (where,)}, "": {}}[third]
         assert not grid.disagreements(model, setup, **more), (seed, model, setup, where)
+
+
+def to_the_byte(model, setup):
+    """Formula and dry run say the same of a step: phases, parts, the peak and where it is."""
+    predicted, counted = eb.budget(model, setup), eb.dry_run(model, setup)
+    assert predicted.phases == counted.phases and predicted.peak == counted.peak
+    assert predicted.parts == counted.parts and predicted.peak_at == counted.peak_at

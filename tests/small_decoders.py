@@ -3,6 +3,7 @@
 import random
 
 import everybyte as eb
+from everybyte.catalog.decoders import untrained
 
 #: transformers' `model_type` -> a model of the catalog.
 LIKE = {
@@ -10,6 +11,8 @@ LIKE = {
     "phi3": "phi-3-mini", "mixtral": "mixtral-8x7b", "deepseek_v3": "deepseek-v3", "gpt2": "gpt2", "opt": "opt-125m",
     "gpt_neox": "pythia-160m", "glm4_moe": "glm-4.5",
 }  # fmt: skip
+#: Those whose training steps are derived.
+TRAINED = [kind for kind, like in LIKE.items() if not untrained(eb.model(like))]
 #: Those whose configuration says of each layer whether it has the window.
 SWITCHED = ("qwen2", "qwen3")
 

@@ -5,30 +5,23 @@ from random import Random
 
 import grid
 import pytest
-from small_decoders import LIKE, small
+from agreeing import to_the_byte
+from small_decoders import TRAINED, small
 
 import everybyte as eb
 from everybyte.ask.choices import CHOICES, LOOPS
-from everybyte.catalog.decoders import GENERATES_ALONE
 from everybyte.theory.budget import not_derived
 
 pytest.importorskip("transformers")
-KINDS = [kind for kind in LIKE if kind not in GENERATES_ALONE]
 FIELDS = ("outputs", "zero_grad", "clip")
 SMALL = eb.Model(name="small", layers=3, width=48, heads=4, vocabulary=257, positions=64)
-
-
-def agree(model, setup):
-    predicted, counted = eb.budget(model, setup), eb.dry_run(model, setup)
-    assert predicted.phases == counted.phases and predicted.peak == counted.peak
-    assert predicted.parts == counted.parts and predicted.peak_at == counted.peak_at
 
 
 def drawn(seed):
     """A small model of the book's or of transformers' code, and a setup with any loop; None where they do not go together."""
     draw = Random(f"loops {seed}")
     if draw.random() < 0.5:
-        model = small(draw.choice(KINDS), seed).replace(code="transformers")
+        model = small(draw.choice(TRAINED), seed).replace(code="transformers")
     else:
         model = draw.choice([grid.anything, grid.llama])(seed)[0]
     fields = {
@@ -58,7 +51,7 @@ def test_random_loops_agree_to_the_byte(seed):
     found = drawn(seed)
     if found is None:
         pytest.skip("not derived")
-    agree(*found)
+    to_the_byte(*found)
 
 
 @pytest.mark.parametrize(
@@ -128,7 +121,7 @@ def test_a_trainers_8_bit_states_of_embeddings_have_32(optimizer):
     pytest.importorskip("bitsandbytes")
     setup = eb.Setup(batch=1, sequence=8, precision="bf16", optimizer=optimizer, loop="trainer")
     for model in (SMALL.replace(vocabulary=2501), small("llama", 3).replace(code="transformers", vocabulary=2501)):
-        agree(model, setup)
+        to_the_byte(model, setup)
     usual = eb.budget(SMALL, setup.replace(loop="plain")).parts_at("rest")["optimizer"]
     wider = eb.budget(SMALL, setup).parts_at("rest")["optimizer"]
     numbers = 257 * 48  # the positions' states are few, and in fp32 anyway

@@ -4,26 +4,19 @@ from contextlib import suppress
 from random import Random
 
 import pytest
-from small_decoders import LIKE, small
+from agreeing import to_the_byte
+from small_decoders import TRAINED, small
 
 import everybyte as eb
-from everybyte.catalog.decoders import untrained
 from everybyte.theory.budget import not_derived
 
 pytest.importorskip("transformers")
-KINDS = [kind for kind, like in LIKE.items() if not untrained(eb.model(like))]
-
-
-def agree(model, setup):
-    predicted, counted = eb.budget(model, setup), eb.dry_run(model, setup)
-    assert predicted.phases == counted.phases and predicted.peak == counted.peak
-    assert predicted.parts == counted.parts and predicted.peak_at == counted.peak_at
 
 
 def drawn(seed):
     """A small model, and a setup of what is derived for it; None where they do not go together."""
     draw = Random(f"transformers {seed}")
-    model = small(draw.choice(KINDS), seed).replace(code="transformers")
+    model = small(draw.choice(TRAINED), seed).replace(code="transformers")
     fields = {
         "batch": draw.choice([1, 2, 3]), "sequence": draw.choice([1, 2, 8, 17, 29, 32, 48, 64]),
         "precision": draw.choice(["fp32", "bf16", "bf16", "bf16-mixed", "fp16-mixed", "bf16-master"]),
@@ -55,20 +48,20 @@ def test_random_steps_agree_to_the_byte(seed):
     found = drawn(seed)
     if found is None:
         pytest.skip("not derived")
-    agree(*found)
+    to_the_byte(*found)
 
 
 @pytest.mark.sampled(6)
 @pytest.mark.parametrize("checkpointing", ["none", "full"])
 @pytest.mark.parametrize("gpus", [1, 8])
 @pytest.mark.parametrize("precision", ["bf16", "bf16-mixed", "fp32"])
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", TRAINED)
 def test_every_family_agrees(kind, precision, gpus, checkpointing):
     model = small(kind, 7).replace(window=0, code="transformers")
     sharding = "zero3" if gpus > 1 else "none"
     if kind == "gemma" and gpus > 1 and precision == "bf16-mixed":  # its embedding's scale is cast in each forward
         pytest.skip("not derived")
-    agree(
+    to_the_byte(
         model,
         eb.Setup(batch=2, sequence=24, precision=precision, checkpointing=checkpointing, gpus=gpus, sharding=sharding),
     )
@@ -77,7 +70,7 @@ def test_every_family_agrees(kind, precision, gpus, checkpointing):
 def test_published_dimensions():
     """A Llama in bf16 as transformers computes it takes more than the book's own: norms and rotation in small operations, fp32 logits."""
     llama, setup = eb.model("llama-3.2-1b", code="reference"), eb.Setup(batch=4, sequence=1024, precision="bf16")
-    agree(llama.replace(code="transformers"), setup)
+    to_the_byte(llama.replace(code="transformers"), setup)
     ours, theirs = eb.budget(llama, setup).peak, eb.budget(llama.replace(code="transformers"), setup).peak
     assert theirs > 1.25 * ours
 
@@ -103,7 +96,7 @@ def test_what_is_not_derived_is_refused_by_name(changes, said):
 @pytest.mark.parametrize("sequence", [31, 32, 33, 48])
 def test_a_window_that_is_reached_costs_a_mask_in_each_layer(sequence):
     mistral = small("mistral", 1).replace(window=32, code="transformers")
-    agree(mistral, eb.Setup(batch=2, sequence=sequence, precision="bf16"))
+    to_the_byte(mistral, eb.Setup(batch=2, sequence=sequence, precision="bf16"))
 
 
 def test_a_code_that_nobody_has_is_refused():
