@@ -48,9 +48,8 @@ def priced(name: str, gpus: int, card: str, sequence: int) -> dict:
         gpus=gpus, sequence=sequence, batch=1, accumulation=TOKENS // sequence // groups, precision="bf16-mixed",
         sharding="zero3", mesh=Mesh(tensor=8), optimizer_impl="fused",
     )  # fmt: skip
-    room = Headroom(
-        fragmentation=22 * 2**20
-    )  # said, so that the allocator is not simulated: the picture compares peaks
+    pieces = next(term.bytes for term in Headroom().terms(gpu(card)) if term.name == "fragmentation")
+    room = Headroom(fragmentation=pieces)  # said, so that the allocator is not simulated: the picture compares peaks
     found = layouts(model(name, "reference"), setup, card, room, MOST)
     binds = f"memory keeps faster layouts out, of {found.tried} tried"
     if found.binding != "memory":

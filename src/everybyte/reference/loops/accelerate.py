@@ -12,8 +12,7 @@ def steps(run):
                 run.at("after_forward")
                 backward(run, loss)
             run.at("after_backward")
-        if run.clip != "none":
-            run.clip_norm()
+        run.clip_norm()
         run.update()
         run.at("after_step")
         run.drop_gradients()

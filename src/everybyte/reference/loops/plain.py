@@ -28,8 +28,7 @@ def steps(run):
                 run.backward(share)
             total = run.summed(total, share)
             run.at("after_backward")
-        if run.clip != "none":
-            run.clip_norm()
+        run.clip_norm()
         run.update()
         run.at("after_step")
         if run.zero_grad == "end":
