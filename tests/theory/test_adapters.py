@@ -314,6 +314,12 @@ def test_hugging_face_s_models_take_their_own_names_and_the_books():
         eb.dry_run(config, setup.replace(adapters=eb.Lora(4, ("query",))))
 
 
+def test_another_codes_name_is_taken_only_where_a_module_has_not_the_targets_own():
+    both = {"block.up": 64, "block.fc1": 64, "block.q_proj": 64}
+    assert eb.Lora(4, ("up",)).chosen(both, "here") == ["block.up"]
+    assert eb.Lora(4, ("fc1", "q")).chosen(both, "here") == ["block.fc1", "block.q_proj"]
+
+
 # Frozen weights in 4 bits.
 
 QLORA = eb.Setup(

@@ -70,8 +70,8 @@ class Lora:
         return " ".join([f"rank={self.rank} targets={targets} dtype={self.dtype}", *rest])
 
     def takes(self, path: str) -> bool:
-        """Whether it stands beside the linear layer of that path, in a block."""
-        return self.targets == "all-linear" or any(_ends(path, target) for target in self.targets)
+        """Whether it stands beside the linear layer of that path, in a block of a model."""
+        return self.targets == "all-linear" or any(_named([path], target) for target in self.targets)
 
     def check_model(self, model: Model) -> None:
         """Raise ValueError where a target matches no linear layer of the model's blocks, or the rank is over a target's width."""
@@ -87,11 +87,13 @@ class Lora:
         Raises:
             ValueError: where a target matches none of them, or the rank is over a target's width.
         """
+        taken = set(widths) if self.targets == "all-linear" else set()
         for target in () if isinstance(self.targets, str) else self.targets:
-            if not any(_ends(path, target) for path in widths):
+            if not (named := _named(widths, target)):
                 short = ", ".join(dict.fromkeys(path.rpartition(".")[2] for path in widths))
                 raise ValueError(f"Lora.targets: {target!r} matches no linear layer {among}; allowed: {short}")
-        found = [path for path in widths if self.takes(path)]
+            taken.update(named)
+        found = [path for path in widths if path in taken]
         if not found:
             raise ValueError(f"Setup.adapters: {self} with no linear layer {among}; allowed: None")
         width, path = min((widths[path], path) for path in found)
@@ -110,10 +112,11 @@ NAMES = {
 }  # fmt: skip
 
 
-def _ends(path, target):
-    """Whether a target names that path, as peft matches them; either may have the book's name or transformers'."""
-    last = path.rpartition(".")[2]
-    return f".{path}".endswith(f".{target}") or NAMES.get(last, last) == NAMES.get(target, target)
+def _named(paths, target):
+    """The paths that a target names, as peft matches them; where it names none, those that the other code calls so."""
+    wanted, last = NAMES.get(target, target), lambda path: path.rpartition(".")[2]
+    alike = [path for path in paths if NAMES.get(last(path), last(path)) == wanted]
+    return [path for path in paths if f".{path}".endswith(f".{target}")] or alike
 
 
 @final
