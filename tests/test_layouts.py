@@ -26,12 +26,18 @@ def test_what_is_found_fits_and_the_fastest_comes_first(found):
     for one in found.found:
         assert one.fits and one.peak == heaviest(LLAMA, one.setup, 512).peak
         assert tokens_of(one.setup) == tokens_of(SETUP)
-        assert (
-            one.reserved == one.played.reserved <= eb.Headroom().room(found.gpu, one.setup) and one.peak < one.reserved
-        )
+        assert one.peak < one.reserved <= eb.Headroom().room(found.gpu, one.setup)
         assert one.usable == found.usable - one.nccl < found.usable
     assert all(one.peak > one.usable or one.played.failed for one in found.small)
     assert any(one.peak <= one.usable for one in found.small)  # some fit by their peak alone
+
+
+def test_a_few_micro_batches_played_reserve_what_all_of_them_would(found):
+    """The buffers of a stage that receive the others stand beside."""
+    long = next(one for one in found.found if one.setup.mesh.pipeline > 1 and one.beyond)
+    whole = eb.budget(LLAMA, long.setup, rank=long.heaviest.rank).on(found.gpu, "", long.room, whole=False)
+    # A thousandth: a buffer ends a segment in which another tensor had gone.
+    assert abs(whole.reserved - long.reserved) < long.reserved / 1000 < long.beyond
 
 
 def test_no_layout_that_fits_is_faster_than_the_first(found):

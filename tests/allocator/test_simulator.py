@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from everybyte.allocator import Allocator, OutOfMemory, Settings, settings
+from everybyte.allocator import Allocator, OutOfMemory, Request, Requests, Settings, play, settings
 
 KIB, MIB = 2**10, 2**20
 
@@ -260,3 +260,28 @@ def test_no_two_blocks_share_a_byte_and_the_sums_hold(configuration, requests):
         a.free(address)
     a.empty_cache()
     assert a.reserved == a.driver.used == 0 and not a.segments
+
+
+@given(
+    st.sampled_from(["", "expandable_segments:True", "garbage_collection_threshold:0.6"]),
+    st.lists(st.tuples(st.integers(1, 60 * 2**20), st.booleans()), min_size=1, max_size=25),
+)
+def test_steps_that_begin_as_they_end_are_played_once_and_counted_each(configuration, sizes):
+    lasting = [key for key, (_, lasts) in enumerate(sizes) if lasts]  # until the next step
+    step = [Request(key, 0) for key in lasting]
+    step += [Request(key, size) for key, (size, _) in enumerate(sizes)]
+    step += [Request(key, 0) for key in range(len(sizes)) if key not in lasting]
+    memory = 4 * sum(size for size, _ in sizes) + 2**28
+    many = play(Requests([], step, step), configuration, memory, steps=6)
+    allocator, blocks, highest = Allocator(configuration, memory), {}, []
+    for _ in range(6):
+        most = allocator.reserved
+        for key, size, _ in step:
+            if size:
+                blocks[key] = allocator.malloc(size)
+                most = max(most, allocator.reserved)
+            elif key in blocks:
+                allocator.free(blocks.pop(key))
+        highest.append(most)
+    assert many.steps[1:] == highest and not many.failed
+    assert many.live[-1] == (allocator.requested, allocator.allocated, allocator.reserved)

@@ -118,16 +118,20 @@ def play(
     chosen = settings(configuration) if isinstance(configuration, str) else configuration
     player = _Player(Allocator(chosen, memory, total))
     parts = [requests.beginning, *([requests.first, *[requests.steady] * (steps - 1)] if steps else [])]
-    highest, failed = [], None
+    highest, failed, before = [], None, None
     for number, part in enumerate(parts, 1):
         try:
-            highest.append(player.run(part, last=number == len(parts)))
+            highest.append(player.run(part))
             if clear:
                 player.allocator.empty_cache()
         except OutOfMemory as error:
             highest.append(player.allocator.reserved)
             failed = error
             player.look()
+            break
+        stood, before = before, player.state()
+        if part is requests.steady and stood == before:
+            highest += highest[-1:] * (len(parts) - number)  # each step from here on begins and ends the same
             break
     return Reserved(
         settings=chosen, steps=highest, reserved=max(highest), live=player.live, allocator=player.allocator, failed=failed,
@@ -141,25 +145,33 @@ class _Player:
         self._here: dict[int, list[tuple[int, int]]] = {}  # of each key (address, bytes rounded), the oldest first
         self._rounded = 0
 
-    def run(self, requests: Iterable[Request], last: bool) -> int:
-        """Run one part; return the most bytes reserved in it. For the last part, note the state when the most was allocated."""
+    def run(self, requests: Iterable[Request]) -> int:
+        """Run one part; return the most bytes reserved in it. Note the state when the most was allocated."""
         allocator, here, most, top = self.allocator, self._here, self.allocator.reserved, -1
+        self.live = live = []
         for key, size, stream in requests:
             if size:
                 block = allocator.settings.rounded(size)
                 here.setdefault(key, []).append((allocator.malloc(size, stream), block))
                 self._rounded += block
                 most = max(most, allocator.reserved)
-                if last and allocator.allocated > top:
+                if allocator.allocated > top:
                     top = allocator.allocated
                     self.look()
             elif here.get(key):
                 address, block = here[key].pop(0)
                 self._rounded -= block
                 allocator.free(address)
-            if last:
-                self.live.append((allocator.requested, allocator.allocated, allocator.reserved))
+            live.append((allocator.requested, allocator.allocated, allocator.reserved))
         return most
+
+    def state(self):
+        """All that what follows depends on: no two are equal where it depends on ages."""
+        allocator = self.allocator
+        if allocator.settings.garbage_collection_threshold:
+            return object()
+        free = {key: (tuple(pool.free), tuple(pool.unmapped)) for key, pool in allocator.pools.items()}
+        return {key: tuple(places) for key, places in self._here.items() if places}, free
 
     def look(self):
         """Note the terms of what is reserved now."""

@@ -97,22 +97,29 @@ class Layout:
         return by_peak and not (self.played and self.played.failed)
 
     @cached_property
-    def played(self) -> Reserved | None:
-        """What the allocator makes of the GPU with the highest peak; None where it is not simulated.
+    def _short(self) -> Budget:
+        """Of the GPU with the highest peak, a step with as few micro-batches as tell it: in a pipeline that runs one forward and one
+        backward in turn, two more than there are stages."""
+        stages = self.setup.mesh.pipeline
+        few = self.setup.replace(accumulation=min(self.setup.accumulation, stages + 2))
+        return _counted(
+            self.model, short_of(self.setup) if stages == 1 else few, rounding=ROUNDING, rank=self.heaviest.rank
+        )
 
-        Weights come as they stay. Of many micro-batches a few are played: in a pipeline that runs one forward and one backward in turn,
-        twice as many as there are stages.
+    @property
+    def beyond(self) -> int:
+        """Bytes that stand for the micro-batches that are not played: a stage has a buffer to receive each."""
+        return self.peak - self._short.peak
+
+    @cached_property
+    def played(self) -> Reserved | None:
+        """What the allocator makes of the GPU with the highest peak, `beyond` apart; None where it is not simulated.
+
+        Weights come as they stay. Of many micro-batches a few are played.
         """
         if self.room is None:
             return None
-        stages = self.setup.mesh.pipeline
-        few = (
-            short_of(self.setup)
-            if stages == 1
-            else self.setup.replace(accumulation=min(self.setup.accumulation, 2 * stages))
-        )
-        step = budget(self.model, few, rank=self.heaviest.rank)
-        return step.on(self.gpu, self.configuration, self.room, steps=PLAYED, whole=False)
+        return self._short.on(self.gpu, self.configuration, self.room - self.beyond, steps=PLAYED, whole=False)
 
     @property
     def nccl(self) -> int:
@@ -122,7 +129,7 @@ class Layout:
     @property
     def reserved(self) -> int | None:
         """Bytes that the allocator reserves; None where it is not simulated, or runs out."""
-        return None if self.played is None or self.played.failed else self.played.reserved
+        return None if self.played is None or self.played.failed else self.played.reserved + self.beyond
 
     @property
     def tokens(self) -> float:

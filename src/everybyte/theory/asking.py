@@ -77,7 +77,13 @@ def requests(course, values, workspace: int, whole: Made | None = None) -> Reque
     first = [*step[:updated], *states, *step[updated:]]
     for key, place in sorted(enumerate(marks.values(), 1), key=lambda pair: -pair[1]):
         first.insert(place, Request(-key, workspace))
-    return Requests(beginning, first, asking.step()[0])
+    return Requests(beginning, first, step if _closed(step) else asking.step()[0])
+
+
+def _closed(step):
+    """Whether a step frees what it takes and nothing else: then the next asks for the same."""
+    taken = {request.key for request in step if request.bytes}
+    return taken == {request.key for request in step if not request.bytes}
 
 
 class _Asking:
