@@ -35,7 +35,7 @@ def drawn(seed: int):
         changes["accumulation"] = draw.choice([2, 3])
     if draw.random() < 0.35:
         changes |= {"gpus": 8, "sharding": draw.choice(["zero3", "zero3", "zero2", "none"])}
-        if changes["sharding"] == "zero3" and changes["precision"] != "bf16-master" and draw.random() < 0.2:
+        if changes["sharding"] == "zero3" and changes["precision"] != "bf16-master" and draw.random() < 0.5:
             changes["offload"] = "cpu"
     setup = eb.Setup(sequence=draw.choice([256, 512, 1000, 1024]), **changes)
     least = eb.budget(model, setup.replace(batch=1)).peak
