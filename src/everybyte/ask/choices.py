@@ -11,7 +11,7 @@ PrecisionName = Literal[
     "fp32", "bf16-mixed", "fp16-mixed", "bf16-master", "bf16", "bf16-megatron", "bf16-deepspeed", "own"
 ]  # fmt: skip
 OptimizerName = Literal[
-    "sgd", "momentum", "adam", "adamw", "lion", "adafactor", "muon", "adamw8bit", "paged-adamw8bit"
+    "sgd", "momentum", "adam", "adamw", "rmsprop", "lion", "adafactor", "muon", "adamw8bit", "paged-adamw8bit"
 ]  # fmt: skip
 #: Bytes of one number of each data type that a training step stores.
 DTYPE_BYTES = MappingProxyType({"fp32": 4, "bf16": 2, "fp16": 2})
@@ -69,7 +69,7 @@ class Optimizer:
         package: what its code comes in, where that is not PyTorch.
     """
 
-    algorithm: Literal["sgd", "momentum", "adam", "lion", "adafactor", "muon", "adam8bit"]
+    algorithm: Literal["sgd", "momentum", "adam", "rmsprop", "lion", "adafactor", "muon", "adam8bit"]
     states: int | None
     impls: tuple[str, ...] = ("foreach", "loop", "fused")
     passes: tuple[int, ...] | None
@@ -99,6 +99,9 @@ OPTIMIZERS: Mapping[OptimizerName, Optimizer] = MappingProxyType(
         ),
         "adam": Optimizer(algorithm="adam", states=2, passes=(18, 18, 7), code="torch.optim.Adam", options={"lr": 3e-4}),
         "adamw": Optimizer(algorithm="adam", states=2, passes=(20, 20, 7), code="torch.optim.AdamW", options={"lr": 3e-4}),
+        "rmsprop": Optimizer(
+            algorithm="rmsprop", states=1, impls=("foreach", "loop"), passes=(13, 13), code="torch.optim.RMSprop", options={"lr": 1e-3}
+        ),
         "lion": Optimizer(
             algorithm="lion", states=1, impls=("loop",), passes=(21,), code="lion_pytorch.Lion", options={"lr": 1e-4}, package="lion-pytorch"
         ),

@@ -1,6 +1,6 @@
 """Optimizers: what they keep from step to step, and what their step takes.
 
-Source: PyTorch, `torch/optim/adam.py`, `_adafactor.py`, `_muon.py`, `torch/amp/grad_scaler.py`; `lion_pytorch/lion_pytorch.py`;
+Source: PyTorch, `torch/optim/adam.py`, `rmsprop.py`, `_adafactor.py`, `_muon.py`, `torch/amp/grad_scaler.py`; `lion_pytorch/lion_pytorch.py`;
 `bitsandbytes/optim/optimizer.py`.
 """
 
@@ -153,6 +153,17 @@ class Optimizer:
                 root = self._make("root of one tensor's variance", numbers)
                 denominator = self._make("root of one tensor's variance", numbers)  # noqa: F841
                 del root
+
+    def _rmsprop(self):
+        """The root of each mean square: of all at once; or of one after another, while the one before still has its name."""
+        if self.setup.optimizer_impl == "foreach":
+            roots = self._all("roots of the mean squares", [(n, self.width, count) for _, n, count in self.tensors])
+            del roots
+            return
+        root = None  # noqa: F841
+        for turn, numbers in self._in_order(self.tensors):
+            with turn():
+                root = self._make("root of one tensor's mean square", numbers)  # noqa: F841
 
     def _lion(self):
         for turn, numbers in self._in_order(self.tensors):
