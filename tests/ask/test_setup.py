@@ -23,7 +23,7 @@ GOOD = {
     "batch": [1, 8, 4096],
     "sequence": [1, 1024, 131072],
     "precision": ["fp32", "bf16-mixed", "fp16-mixed", "bf16-master", "bf16", "bf16-megatron", "bf16-deepspeed", "own"],
-    "optimizer": ["sgd", "momentum", "adam", "adamw", "lion", "adafactor", "muon", "adamw8bit", "paged-adamw8bit"],
+    "optimizer": ["sgd", "momentum", "adam", "adamw", "rmsprop", "lion", "adafactor", "muon", "adamw8bit", "paged-adamw8bit"],
     "optimizer_impl": ["foreach", "loop", "fused"],
     "attention": ["eager", "flash"],
     "dropout": [0, 0.0, 0.1, 0.999],

@@ -1,7 +1,7 @@
 """What a setup's fields may be: precisions, optimizers, switches, and the bounds of numbers."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Literal, get_args
 
@@ -11,7 +11,7 @@ PrecisionName = Literal[
     "fp32", "bf16-mixed", "fp16-mixed", "bf16-master", "bf16", "bf16-megatron", "bf16-deepspeed", "own"
 ]  # fmt: skip
 OptimizerName = Literal[
-    "sgd", "momentum", "adam", "adamw", "lion", "adafactor", "muon", "adamw8bit", "paged-adamw8bit"
+    "sgd", "momentum", "adam", "adamw", "rmsprop", "lion", "adafactor", "muon", "adamw8bit", "paged-adamw8bit"
 ]  # fmt: skip
 #: Bytes of one number of each data type that a training step stores.
 DTYPE_BYTES = MappingProxyType({"fp32": 4, "bf16": 2, "fp16": 2})
@@ -65,41 +65,54 @@ class Optimizer:
             where its time is that of matrix products.
         quantized: bytes of 8-bit state that the step reads and writes for each parameter besides.
         paged: whether states of large tensors stand in memory that the driver moves between GPU and CPU.
+        code: its class, by its module; options: what it is made with beside the implementation.
         package: what its code comes in, where that is not PyTorch.
     """
 
-    algorithm: Literal["sgd", "momentum", "adam", "lion", "adafactor", "muon", "adam8bit"]
+    algorithm: Literal["sgd", "momentum", "adam", "rmsprop", "lion", "adafactor", "muon", "adam8bit"]
     states: int | None
     impls: tuple[str, ...] = ("foreach", "loop", "fused")
     passes: tuple[int, ...] | None
     quantized: int = 0
     paged: bool = False
+    code: str
+    options: Mapping[str, float] = field(default_factory=dict, hash=False)
     package: str | None = None
 
     @property
     def common(self) -> bool:
         """Whether PyTorch has it in every implementation, and in any precision, sharding and mesh."""
-        return self.package is None and self.states is not None
+        return self.package is None and self.states is not None and "fused" in self.impls
 
 
 _ADAM8BIT = Optimizer(
-    algorithm="adam8bit", states=None, impls=("fused",), passes=(3,), quantized=4, package="bitsandbytes"
-)
+    algorithm="adam8bit", states=None, impls=("fused",), passes=(3,), quantized=4, code="bitsandbytes.optim.AdamW8bit", options={"lr": 3e-4},
+    package="bitsandbytes",
+)  # fmt: skip
 #: Sources: PyTorch, torch/optim/adam.py, adamw.py, sgd.py, _adafactor.py, _muon.py; aten/src/ATen/native/cuda/
 #: fused_adam_utils.cuh; lion_pytorch/lion_pytorch.py; bitsandbytes/optim/optimizer.py.
 OPTIMIZERS: Mapping[OptimizerName, Optimizer] = MappingProxyType(
     {
-        "sgd": Optimizer(algorithm="sgd", states=0, passes=(3, 3, 3)),
-        "momentum": Optimizer(algorithm="momentum", states=1, passes=(8, 8, 5)),
-        "adam": Optimizer(algorithm="adam", states=2, passes=(18, 18, 7)),
-        "adamw": Optimizer(algorithm="adam", states=2, passes=(20, 20, 7)),
-        "lion": Optimizer(algorithm="lion", states=1, impls=("loop",), passes=(21,), package="lion-pytorch"),
-        "adafactor": Optimizer(algorithm="adafactor", states=None, impls=("loop", "foreach"), passes=(17, 19)),
-        "muon": Optimizer(algorithm="muon", states=None, passes=None),
+        "sgd": Optimizer(algorithm="sgd", states=0, passes=(3, 3, 3), code="torch.optim.SGD", options={"lr": 1e-3}),
+        "momentum": Optimizer(
+            algorithm="momentum", states=1, passes=(8, 8, 5), code="torch.optim.SGD", options={"lr": 1e-3, "momentum": 0.9}
+        ),
+        "adam": Optimizer(algorithm="adam", states=2, passes=(18, 18, 7), code="torch.optim.Adam", options={"lr": 3e-4}),
+        "adamw": Optimizer(algorithm="adam", states=2, passes=(20, 20, 7), code="torch.optim.AdamW", options={"lr": 3e-4}),
+        "rmsprop": Optimizer(
+            algorithm="rmsprop", states=1, impls=("foreach", "loop"), passes=(13, 13), code="torch.optim.RMSprop", options={"lr": 1e-3}
+        ),
+        "lion": Optimizer(
+            algorithm="lion", states=1, impls=("loop",), passes=(21,), code="lion_pytorch.Lion", options={"lr": 1e-4}, package="lion-pytorch"
+        ),
+        "adafactor": Optimizer(
+            algorithm="adafactor", states=None, impls=("loop", "foreach"), passes=(17, 19), code="torch.optim.Adafactor", options={"lr": 1e-2}
+        ),
+        "muon": Optimizer(algorithm="muon", states=None, passes=None, code="torch.optim.Muon", options={"lr": 1e-3}),
         "adamw8bit": _ADAM8BIT,
-        "paged-adamw8bit": replace(_ADAM8BIT, paged=True),
+        "paged-adamw8bit": replace(_ADAM8BIT, paged=True, code="bitsandbytes.optim.PagedAdamW8bit"),
     }
-)
+)  # fmt: skip
 #: (algorithm, whether under FSDP, whose shares are `DTensor`s; otherwise under ZeRO-1, whose share is a row of numbers) -> why it is
 #: not derived there, and what its code raises, of PyTorch 2.13 and bitsandbytes 0.50.
 NOT_SHARDED: Mapping[tuple[str, bool], tuple[str, tuple[str, ...]]] = MappingProxyType(

@@ -133,10 +133,10 @@ def move(weight, buffer):
 class Muon:
     """PyTorch's Muon for the blocks' matrices, and AdamW for embeddings, head, gains and biases, as Muon's authors train."""
 
-    def __init__(self, parameters, hidden, **impl):
+    def __init__(self, parameters, hidden, lr, **impl):
         sorted_out = list(zip(parameters, hidden, strict=True))
         matrices, others = [p for p, inside in sorted_out if inside], [p for p, inside in sorted_out if not inside]
-        self.both = [torch.optim.Muon(matrices, lr=1e-3)] if matrices else []
+        self.both = [torch.optim.Muon(matrices, lr=lr)] if matrices else []
         self.both.append(torch.optim.AdamW(others, lr=3e-4, **impl))
         self.param_groups = [group for one in self.both for group in one.param_groups]
 
@@ -164,23 +164,21 @@ def make_optimizer(setup: Setup, hidden: list[bool] = ()) -> Callable:
     Raises:
         ValueError: where the optimizer's package is not installed.
     """
-    impl = {"foreach": setup.optimizer_impl == "foreach", "fused": setup.optimizer_impl == "fused"}
-    return {
-        "sgd": lambda p: torch.optim.SGD(p, lr=1e-3, **impl),
-        "momentum": lambda p: torch.optim.SGD(p, lr=1e-3, momentum=0.9, **impl),
-        "adam": lambda p: torch.optim.Adam(p, lr=3e-4, **impl),
-        "adamw": lambda p: torch.optim.AdamW(p, lr=3e-4, **impl),
-        "lion": lambda p: _package(setup, "lion_pytorch").Lion(p, lr=1e-4),
-        "adafactor": lambda p: torch.optim.Adafactor(p, lr=1e-2, foreach=impl["foreach"]),
-        "muon": lambda p: Muon(p, hidden, **impl),
-        "adamw8bit": lambda p: _package(setup, "bitsandbytes").optim.AdamW8bit(p, lr=3e-4),
-        "paged-adamw8bit": lambda p: _package(setup, "bitsandbytes").optim.PagedAdamW8bit(p, lr=3e-4),
-    }[setup.optimizer]
+    row = OPTIMIZERS[setup.optimizer]
+    switches = () if row.package else [name for name in ("foreach", "fused") if name in row.impls]
+    impl = {name: setup.optimizer_impl == name for name in switches}
+    if row.algorithm == "muon":
+        return lambda p: Muon(p, hidden, **row.options, **impl)
+    module, _, name = row.code.rpartition(".")
+    make = getattr(_module(setup, module), name)
+    return lambda p: make(p, **row.options, **impl)
 
 
-def _package(setup, name):
-    logging.getLogger(name).setLevel(logging.ERROR)  # bitsandbytes says which kernels the CPU has not
+def _module(setup, name):
+    package = name.partition(".")[0]
+    logging.getLogger(package).setLevel(logging.ERROR)  # bitsandbytes says which kernels the CPU has not
     try:
+        import_module(package)
         return import_module(name)
     except ImportError as error:
         raise ValueError(

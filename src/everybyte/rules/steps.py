@@ -29,7 +29,7 @@ def _undivided(r, m):
 def _one_by_one(s, m):
     """Whether what an update takes depends on the order of the weights."""
     algorithm = OPTIMIZERS[s.optimizer].algorithm
-    return algorithm in ("lion", "muon") or (s.optimizer_impl == "loop" and algorithm in ("adam", "adafactor"))
+    return algorithm in ("lion", "muon") or (s.optimizer_impl == "loop" and algorithm not in ("sgd", "momentum"))
 
 
 #: In whose place stands a step that is `Trainer`'s own.

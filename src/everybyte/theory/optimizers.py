@@ -1,6 +1,6 @@
 """Optimizers: what they keep from step to step, and what their step takes.
 
-Source: PyTorch, `torch/optim/adam.py`, `_adafactor.py`, `_muon.py`, `torch/amp/grad_scaler.py`; `lion_pytorch/lion_pytorch.py`;
+Source: PyTorch, `torch/optim/adam.py`, `rmsprop.py`, `_adafactor.py`, `_muon.py`, `torch/amp/grad_scaler.py`; `lion_pytorch/lion_pytorch.py`;
 `bitsandbytes/optim/optimizer.py`.
 """
 
@@ -103,19 +103,7 @@ class Optimizer:
                 shape = self.step_.network.split.gradient_shape
                 sizes = [(prod(shape(w)), 4, count) for w, _, count in self.step_.trained]
             copies = self._all("fp32 gradients", sizes, "prepared")  # noqa: F841
-        algorithm = self.kind.algorithm
-        if algorithm == "adam":
-            self._adam(self.tensors)
-        elif algorithm == "sgd":
-            self._redistribute(1)
-        elif algorithm == "lion":
-            self._lion()
-        elif algorithm == "adafactor":
-            self._adafactor_together() if setup.optimizer_impl == "foreach" else self._adafactor()
-        elif algorithm == "muon":
-            self._muon()
-            rest = [(weight.group, n, count) for weight, n, count in self.step_.trained if not is_hidden(weight)]
-            self._adam(rest)
+        getattr(self, f"_{self.kind.algorithm}")()
 
     def accumulate(self):
         """DeepSpeed's gradients, one after another, as fp32 to be added."""
@@ -139,9 +127,18 @@ class Optimizer:
             copies = self._all("gradients redistributed", self.moved * times)
             del copies
 
-    def _adam(self, tensors):
+    def _sgd(self):
+        self._redistribute(1)
+
+    def _momentum(self):
+        """In place."""
+
+    _adam8bit = _momentum
+
+    def _adam(self, tensors=None):
         """The root of each variance: of all at once, or of one after another; then the root scaled, while the one before
         still has its name."""
+        tensors = self.tensors if tensors is None else tensors
         if self.setup.optimizer_impl == "fused":
             self._redistribute(1)
         if self.setup.optimizer_impl == "foreach":
@@ -157,6 +154,17 @@ class Optimizer:
                 denominator = self._make("root of one tensor's variance", numbers)  # noqa: F841
                 del root
 
+    def _rmsprop(self):
+        """The root of each mean square: of all at once; or of one after another, while the one before still has its name."""
+        if self.setup.optimizer_impl == "foreach":
+            roots = self._all("roots of the mean squares", [(n, self.width, count) for _, n, count in self.tensors])
+            del roots
+            return
+        root = None  # noqa: F841
+        for turn, numbers in self._in_order(self.tensors):
+            with turn():
+                root = self._make("root of one tensor's mean square", numbers)  # noqa: F841
+
     def _lion(self):
         for turn, numbers in self._in_order(self.tensors):
             with turn():
@@ -165,6 +173,9 @@ class Optimizer:
                 del copy, update
 
     def _adafactor(self):
+        self._adafactor_together() if self.setup.optimizer_impl == "foreach" else self._adafactor_each()
+
+    def _adafactor_each(self):
         """One tensor after another: what an iteration makes has its name until the next one's."""
         row = column = squared = update = None  # noqa: F841
         for turn, (shape, numbers) in self._in_order([(w.group, (w.shape, n), 1) for w, n, _ in self.weights]):
@@ -223,6 +234,8 @@ class Optimizer:
             with turn():
                 update = self._make("gradient with momentum", numbers)
                 update = self._orthogonal(update, numbers, least(*shape), bits)
+        del update
+        self._adam([(weight.group, n, count) for weight, n, count in self.step_.trained if not is_hidden(weight)])
 
     def _orthogonal(self, update, numbers, side, bits):
         found = update if self.setup.dtypes.states == "bf16" else self._make("matrix in bf16", numbers, bits)
