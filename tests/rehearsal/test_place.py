@@ -63,6 +63,20 @@ def test_nvidia_s_own_libraries_are_refused_also_without_a_package(site):
     assert place.nvidia(site) == [] and place.refuse_nvidia(site) is None
 
 
+def test_a_package_of_nvidia_s_without_a_library_is_none(site):
+    (site / "nvidia_ml_py-13.0.dist-info").mkdir()
+    assert place.nvidia(site) == []
+
+
+def test_pip_holds_pytorch_and_the_empty_packages(site, monkeypatch):
+    (site / "torch" / "version.py").write_text("__version__ = '2.13.0+cu130'\n")
+    place.stand_in(site)
+    place._hold(site.parents[2], site)
+    held = (site.parents[2] / "constraints.txt").read_text().split()
+    assert {"torch==2.13.0", "nvidia-cudnn-cu13==9.20.0.48", "cuda-toolkit==13.0.3"} <= set(held)
+    assert (site.parents[2] / "pip.conf").read_text().endswith("env/constraints.txt\n")
+
+
 def test_empty_packages_keep_pip_from_bringing_the_real_ones(site):
     made = place.stand_in(site)
     assert made == ["cuda-toolkit", "cuda-bindings", "nvidia-cudnn-cu13", "triton"] and place.nvidia(site) == []

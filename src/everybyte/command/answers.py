@@ -199,11 +199,13 @@ def rehearse(options):
     from .. import rehearsal
 
     again = options.recheck is not None
-    if sum(map(bool, (options.script, options.grid, again))) != 1 and not options.set_up:
-        allowed = "everybyte rehearse -- python train.py ..., --grid, --recheck, or --set-up"
+    if sum(map(bool, (options.script, options.grid, again))) != 1 and not (options.set_up or options.install):
+        allowed = "everybyte rehearse -- python train.py ..., --grid, --recheck, --set-up, or --install"
         raise ValueError(f"rehearse: nothing to run; allowed: {allowed}")
-    if options.set_up:
-        where = rehearsal.set_up(torch=options.torch, say=terminal.note)
+    if options.set_up or options.install:
+        where = rehearsal.set_up(torch=options.torch, say=terminal.note) if options.set_up else None
+        if options.install:
+            where = rehearsal.install(options.install, say=terminal.note)
         if not options.grid and not options.script and not again:
             said = where.manifest | {"folder": str(where.folder)}
             return said, f"{where.folder.name}: PyTorch {where.manifest['torch']}, no GPU and nothing of NVIDIA's", 0

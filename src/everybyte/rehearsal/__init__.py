@@ -5,12 +5,12 @@ run any training script (`script`; `watch` and `history` record inside its proce
 grid (`shelf`). Importing this loads no torch.
 """
 
-from .place import set_up
+from .place import install, set_up
 from .result import Rehearsal, ScriptRehearsal
 from .script import rehearse_script
 from .shelf import Shelf, read, recheck, rehearse_grid, shipped
 from .steps import rehearse
 
 __all__ = [
-    "Rehearsal", "ScriptRehearsal", "Shelf", "read", "recheck", "rehearse", "rehearse_grid", "rehearse_script", "set_up", "shipped",
+    "Rehearsal", "ScriptRehearsal", "Shelf", "install", "read", "recheck", "rehearse", "rehearse_grid", "rehearse_script", "set_up", "shipped",
 ]  # fmt: skip

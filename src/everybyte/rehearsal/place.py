@@ -11,6 +11,7 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,6 +23,8 @@ FOLDER, VARIABLE = ".venv-rehearsal", "EVERYBYTE_REHEARSAL_VENV"
 #: Tried versions of PyTorch, the default first; packages that the labs need beside it.
 TORCHES = ("2.13.0", "2.11.0")
 BESIDE = ("numpy>=2", "tqdm>=4.66", "bitsandbytes>=0.50", "lion-pytorch>=0.2.5", "peft>=0.21")
+#: Packages of NVIDIA's without a library: they ask the stubs.
+HARMLESS = ("nvidia_ml_py",)
 #: The content of the empty packages' INSTALLER files.
 INSTALLER = "everybyte-rehearsal"
 PROJECT = Path(__file__).resolve().parents[3]
@@ -80,7 +83,9 @@ def site_packages(folder: Path) -> Path | None:
 def nvidia(site: Path) -> list[str]:
     """NVIDIA's packages in a folder of packages, by name; where there are none, NVIDIA's libraries that are no stubs."""
     packages = [
-        info.name.removesuffix(".dist-info") for info in sorted(site.glob("nvidia_*.dist-info")) if not _empty(info)
+        info.name.removesuffix(".dist-info")
+        for info in sorted(site.glob("nvidia_*.dist-info"))
+        if not _empty(info) and info.name.split("-")[0] not in HARMLESS
     ]
     return packages or [
         str(path.relative_to(site)) for path in sorted(site.glob("nvidia/**/lib*.so*")) if not _stub(path)
@@ -127,7 +132,14 @@ def find(folder: str | os.PathLike | None = None) -> Place:
     python = folder / "bin" / "python"
     place = libraries.folder(site)
     manifest = _manifest(place)
-    if manifest is None or manifest["source"] != stubs.source() or manifest["torch"] != libraries.torch_version(site):
+    if (
+        manifest is None
+        or manifest["source"] != stubs.source()
+        or manifest["torch"] != libraries.torch_version(site)
+        or not all(
+            _stub(place / name) for name in (stubs.BODIES, *manifest["libraries"])
+        )  # pip deletes them with a package
+    ):
         manifest = stubs.build(site, str(python))
     return Place(folder, python, place, manifest)
 
@@ -167,11 +179,36 @@ def set_up(
         say(f"PyTorch {torch}, built for CUDA: 0.5 GB to fetch")
         _run([*pip, "--no-deps", f"torch==={torch}"])
     stand_in(site)
+    _hold(folder, site)
     _run([*pip, f"torch==={torch}", *BESIDE])
     refuse_nvidia(site)
     if headers is not None:
         stubs.build(site, str(folder / "bin" / "python"), headers)
     return find(folder)
+
+
+def install(names: Sequence[str], folder: str | os.PathLike | None = None, say=print) -> Place:
+    """Install packages into the environment, PyTorch and the empty packages held where they are.
+
+    Raises:
+        ValueError: where there is no environment, and where pip fails: a package that needs another PyTorch is refused by it.
+    """
+    place = find(folder)
+    _hold(place.folder, site_packages(place.folder))
+    say(f"{', '.join(names)} into {place.folder.name}")
+    _run([str(place.python), "-m", "pip", "install", "--disable-pip-version-check", "-q", *names])
+    return find(folder)
+
+
+def _hold(folder, site):
+    """Have every pip of the environment, a reader's own too, keep PyTorch and the empty packages: by its configuration."""
+    held = [f"torch=={libraries.torch_version(site).partition('+')[0]}"]
+    for info in sorted(site.glob("*.dist-info")):
+        if _empty(info):
+            name, version = info.name.removesuffix(".dist-info").rsplit("-", 1)
+            held.append(f"{name.replace('_', '-')}=={version}")
+    (folder / "constraints.txt").write_text("\n".join([*held, ""]), encoding="utf-8")
+    (folder / "pip.conf").write_text(f"[install]\nconstraint = {folder / 'constraints.txt'}\n", encoding="utf-8")
 
 
 def _run(command):

@@ -8,7 +8,14 @@ from ..common import children, files
 
 _WHOLE = ("pid", "rank", "steps", "reads", "bytes_read")
 #: Field of a report -> its type; field of one of its devices -> its type.
-_FIELDS = dict.fromkeys(_WHOLE, int) | {"torch": str, "notes": list, "devices": list, "ended": bool, "final": bool}
+_FIELDS = dict.fromkeys(_WHOLE, int) | {
+    "torch": str,
+    "notes": list,
+    "read_at": list,
+    "devices": list,
+    "ended": bool,
+    "final": bool,
+}
 _OF_DEVICE = dict.fromkeys(("device", "memory", "requested", "allocated", "reserved", "segments"), int) | {
     "phases": dict
 }
@@ -39,6 +46,8 @@ def _checked(said):
     if not isinstance(said, dict):
         raise ValueError(f"a {type(said).__name__}; allowed: an object")
     _check_fields("", said, _FIELDS)
+    for line in said["read_at"]:
+        _check_fields("read_at.", line if isinstance(line, dict) else {}, {"reads": int})
     for device in said["devices"]:
         _check_fields("devices.", device if isinstance(device, dict) else {}, _OF_DEVICE)
     return {"oom": None, "snapshot": None} | said

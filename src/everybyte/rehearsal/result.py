@@ -1,6 +1,7 @@
 """The results of rehearsals: of the book's step, and of a script."""
 
 import os
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 
@@ -152,10 +153,24 @@ class ScriptRehearsal(Shown):
         return [
             *reports.unfinished(self.processes, self.status),
             *UNKNOWN,
-            *([f"{_times(reads)} the script read from the GPU what no kernel had written: zeros"] if reads else []),
+            *(
+                [f"{_times(reads)} the script read from the GPU what no kernel had written: zeros{self._read_at}"]
+                if reads
+                else []
+            ),
             *notes,
             *self.faults,
         ]
+
+    @property
+    def _read_at(self):
+        """Where most was read, in words."""
+        lines = Counter()
+        for process in self.processes:
+            for one in process["read_at"]:
+                lines[_near(one.get("line")) or one.get("inner") or "backward"] += one["reads"]
+        places = ", ".join(f"{line} ({_times(count)})" for line, count in lines.most_common(4))
+        return places and f", most at {places}"
 
     def table(self) -> Table:
         """The worst device of the worst process: its peaks, where the script was, and what lived then."""

@@ -2,11 +2,12 @@
 
 import os
 import shutil
+import signal
 import sys
 import tempfile
 import time
 from collections.abc import Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from ..common import checks, children
@@ -54,7 +55,7 @@ def rehearse_script(
     folder: str | os.PathLike | None = None,
     quiet: bool = False,
 ) -> ScriptRehearsal:
-    """Run a training script, unmodified, on a pretended GPU.
+    """Run a training script, unmodified, on a pretended GPU. Where Ctrl-C or a signal ends it, what is known goes to standard error.
 
     Args:
         command: `["python", "train.py", ...]`, `["torchrun", ...]`, `["accelerate", "launch", ...]`, found in the rehearsal's
@@ -93,15 +94,24 @@ def rehearse_script(
         environment[watch.REPORTS] = str(folder_of_reports)
         start = time.monotonic()
         words = _program(command, where, environment["PATH"])
-        status = children.Child(words, environment, stdout=sys.stderr if quiet else None).finish(grace=GRACE)
-        seconds = time.monotonic() - start
-        read, faults = reports.read(folder_of_reports)
-    processes = sorted((said for said in read if said["devices"]), key=lambda said: said["rank"])
-    if not processes:
-        raise ValueError(reports.nobody(" ".join(command[:3]), status, read, faults))
-    return ScriptRehearsal(
-        command=list(command), gpu=found, status=status, seconds=seconds, processes=processes, faults=faults
-    )
+
+        def told(status):
+            seconds = time.monotonic() - start
+            read, faults = reports.read(folder_of_reports)
+            processes = sorted((said for said in read if said["devices"]), key=lambda said: said["rank"])
+            if not processes:
+                raise ValueError(reports.nobody(" ".join(command[:3]), status, read, faults))
+            return ScriptRehearsal(
+                command=list(command), gpu=found, status=status, seconds=seconds, processes=processes, faults=faults
+            )
+
+        try:
+            status = children.Child(words, environment, stdout=sys.stderr if quiet else None).finish(grace=GRACE)
+        except KeyboardInterrupt:
+            with suppress(ValueError):  # of what never used a GPU there is nothing to tell
+                print(told(-signal.SIGTERM), file=sys.stderr)
+            raise
+        return told(status)
 
 
 def _program(command, where, path):

@@ -17,6 +17,16 @@ NATIVE = Path(__file__).resolve().parent / "native"
 BODIES, MANIFEST = "libeverybyte-rehearsal.so", "everybyte-rehearsal.json"
 #: Functions with "Create" in their names whose first argument is no place for a handle.
 _NO_HANDLE = re.compile(r"cudnnBackend|cufftCreate|cudaStreamCreate|cudaEventCreate|cuTensorMap|GraphConditional")
+#: Functions that say how many bytes of workspace another needs -> the places of the pointers behind which they do: none. What
+#: cuSOLVER and cuSPARSE take in truth is in no header. Their C functions say it as an int, the others as a size_t.
+_SIZED = {
+    "cusolverDn[SDCZ](geqrf|getrf|potrf)": (5,), "cusolverDn[SDCZ]gesvd": (3,), "cusolverDn[SDCZ]gesvdaStridedBatched": (16,),
+    "cusolverDn[SDCZ]gesvdj": (12,), "cusolverDn[SDCZ]gesvdjBatched": (11,), "cusolverDn[SDCZ](sy|he)ev(d|jBatched)": (7,),
+    "cusolverDn[SDCZ]sytrf": (4,), "cusolverDn[SDCZ](or|un)gqr": (7,), "cusolverDn[SDCZ](or|un)mqr": (11,),
+    "cusolverDnXgeev": (17, 18), "cusolverDnXgeqrf": (10, 11), "cusolverDnXpotrf": (8, 9), "cusolverDnX(syevd|syevBatched|sytrs)": (11, 12),
+    "cusparse(SpMM|SDDMM|SpSM)": (10,), "cusparseSp[MS]V": (9,), "cusparseX(coo|csr)sort": (6,),
+}  # fmt: skip
+_REGISTERS = ("%rdi", "%rsi", "%rdx", "%rcx", "%r8", "%r9")
 _VERSIONS = {"CUDNN_VERSION_SAID": 92000, "NCCL_VERSION_SAID": 22907}
 #: Marks in NVIDIA's headers that a compiler for the host has no use for.
 _MARKS = (
@@ -69,6 +79,13 @@ def assembly(soname: str, functions, bodies: set[str]) -> str:
         if name in bodies:
             lines.append(f"answered {name}")
             continue
+        if places := sized(name):
+            lines += [
+                f"function {name}",
+                *(line for place in places for line in _zero(place, not re.match("cusolverDn[SDCZ]", name))),
+            ]
+            lines += ["xor %eax, %eax", "ret"]
+            continue
         kind = "handle" if "Create" in name and not _NO_HANDLE.search(name) else "nothing"
         lines.append(f"{kind} {name}, {len(empty)}")
         empty.append(name)
@@ -77,6 +94,18 @@ def assembly(soname: str, functions, bodies: set[str]) -> str:
     lines += [f'library: .asciz "{soname}"', ".text", "report:", "lea library(%rip), %rdi", "lea empty(%rip), %rsi"]
     lines += ["jmp rehearsal_report@PLT", '.section .fini_array, "aw"', ".quad report"]
     return "\n".join([*lines, '.section .note.GNU-stack, "", @progbits', ""])
+
+
+def sized(name: str) -> tuple[int, ...]:
+    """The places of a function's arguments behind which it says how large a workspace is; none where it says none."""
+    return next((places for names, places in _SIZED.items() if re.fullmatch(f"{names}_bufferSize(Ext)?", name)), ())
+
+
+def _zero(place, wide):
+    """Assembler that writes zero behind an argument: the first six are in registers, the others on the stack."""
+    register = _REGISTERS[place] if place < len(_REGISTERS) else "%rax"
+    load = [] if place < len(_REGISTERS) else [f"mov {8 * (place - len(_REGISTERS) + 1)}(%rsp), %rax"]
+    return [*load, f"mov{'q' if wide else 'l'} $0, ({register})"]
 
 
 def add_bodies(functions: dict[str, dict[str, str | None]], bodies: set[str]) -> None:

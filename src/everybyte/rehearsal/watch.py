@@ -10,14 +10,14 @@ import contextlib
 import importlib
 import importlib.machinery
 import os
-import re
+import signal
 import sys
 import threading
 import time
-from collections import Counter
+import traceback
 
 from ..common import files
-from . import history, reports
+from . import history, others, ranks, reads, reports
 
 #: Variables: the folder of reports; optimizer steps until a process ends (0: never); the file of snapshots; ranks to pretend.
 REPORTS, STEPS = "EVERYBYTE_REHEARSAL_REPORTS", "EVERYBYTE_REHEARSAL_STEPS"
@@ -25,15 +25,13 @@ SNAPSHOTS, ALONE = "EVERYBYTE_REHEARSAL_SNAPSHOTS", "EVERYBYTE_REHEARSAL_ALONE"
 #: The most events of the allocator's history; older ones are dropped.
 EVENTS = 1_000_000
 COUNTS = ("requested", "allocated", "reserved")
-#: The backend in place of gloo, for groups on the CPU, where a process is alone.
-NOBODY = "nobody"
 
 
 def wait_for_torch() -> None:
     """Watch PyTorch from the moment at which it is imported."""
     told = {name: value for name, value in os.environ.items() if name.startswith(("EVERYBYTE_REHEARSAL", "REHEARSAL_"))}
     told |= {name: os.environ[name] for name in ("RANK", "WORLD_SIZE") if name in os.environ}
-    then = {"torch": lambda torch: start(torch, told), "transformers.masking_utils": one_sequence_a_row}
+    then = {"torch": lambda torch: start(torch, told)} | {name: _telling(tell) for name, tell in others.TOLD.items()}
     sys.meta_path.insert(0, _Finder(then, {"torch": lambda: _tell_stubs(told)}))
 
 
@@ -56,11 +54,13 @@ class _Finder:
         spec = importlib.machinery.PathFinder.find_spec(name, path)
         if spec is None or spec.loader is None:
             return None
-        then, run = self.then.pop(name), spec.loader.exec_module
-        first = self.first.get(name, lambda: None)
+        run = spec.loader.exec_module
 
         def exec_module(module):
-            first()
+            then = self.then.pop(
+                name, lambda module: None
+            )  # now: many look whether a package is there, and do not import it
+            self.first.get(name, lambda: None)()
             run(module)
             then(module)
 
@@ -68,13 +68,13 @@ class _Finder:
         return spec
 
 
-def one_sequence_a_row(masks) -> None:
-    """Tell Hugging Face's models that no row packs several sequences: they would read that off positions, which are zeros here."""
-    masks.find_packed_sequence_indices = lambda position_ids: None
-    if _watched:
-        _watched.notes.append(
-            "rows of tokens are taken for one sequence each: what tells packed ones apart would be read as 0"
-        )
+def _telling(tell):
+    def then(module):
+        said = tell(module)
+        if _watched:
+            _watched.notes.append(said)
+
+    return then
 
 
 _watched = None
@@ -97,20 +97,56 @@ class _Watched:
         self.marks, self.best, self.phases, self.instant, self.oom = {}, {}, {}, {}, None
         self.highest, self.backward_line, self.snapshot = {}, None, None
         self.last_step = int(told.get(STEPS) or 0)
-        torch.backends.cuda.enable_cudnn_sdp(False)
-        torch.backends.cudnn.enabled = False
+        others.without_cudnn(torch)
+        others.normal_without_a_look(torch)
         torch.cuda._lazy_call(self._begin)
         optimizers = importlib.import_module("torch.optim.optimizer")
         optimizers.register_optimizer_step_pre_hook(self._before_step)
         optimizers.register_optimizer_step_post_hook(self._after_step)
         self._watch_backward()
         self._watch_resets()
-        if ranks := int(told.get(ALONE) or 0):
-            alone(torch, ranks)
+        if many := int(told.get(ALONE) or 0):
+            ranks.alone(torch, many)
         elif int(os.environ.get("WORLD_SIZE") or told.get("WORLD_SIZE") or 1) > 1:
-            together(torch)
+            ranks.together(torch)
+        self.lines = reads.Lines()
         self._watch_the_end()
+        self._watch_failures()
         self._report()
+
+    def _watch_failures(self):
+        """Note with what error the script ends, and where; and where it stood when it was asked to end, unless it listens itself."""
+        hook = sys.excepthook
+
+        def failed(kind, error, trace):
+            if self.oom is None and issubclass(kind, Exception):
+                frames = [
+                    {"filename": frame.f_code.co_filename, "line": number} for frame, number in traceback.walk_tb(trace)
+                ]
+                self._ended_early(f"with {kind.__name__}", history.line(frames[::-1]))
+            hook(kind, error, trace)
+
+        def asked(number, frame):
+            frames = [{"filename": f.f_code.co_filename, "line": number_} for f, number_ in traceback.walk_stack(frame)]
+            self._ended_early(f"by {signal.Signals(number).name}", history.line(frames))
+            kept = self.highest
+            self.highest = {device: dict(counts) for device, counts in kept.items()}
+            self._look(closely=False)
+            self._report(final=True)  # a long history takes longer than whoever ends us may wait
+            self.highest = kept
+            self._at_the_end()
+            signal.signal(number, signal.SIG_DFL)
+            os.kill(os.getpid(), number)
+
+        sys.excepthook = failed
+        if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+            signal.signal(signal.SIGTERM, asked)
+
+    def _ended_early(self, how, line):
+        self.notes.append(
+            f"the script ended {how}{f' at {line}' if line else ''}, after {self.steps} optimizer step{'s' * (self.steps != 1)}: "
+            "what would have come is not here"
+        )
 
     def _watch_the_end(self):
         """Report at Python's regular end, and at `os._exit`."""
@@ -174,14 +210,15 @@ class _Watched:
     def _after_step(self, optimizer, args, kwargs):
         self._mark("after_step")
         self.steps += 1
+        self.lines.stepped()
         self._look()
         self._report()
         if self.steps == self.last_step:
             raise SystemExit(0)
-        settled()
+        ranks.settled()
 
-    def _look(self):
-        """Update each device's peaks. Where requested bytes reached a new one, find out when, and what lived then."""
+    def _look(self, closely=True):
+        """Update each device's peaks. Where requested bytes reached a new one, find out when, and what lived then, if `closely`."""
         for device in self._devices():
             stats = self.torch.cuda.memory_stats(device)
             if not stats:
@@ -192,7 +229,7 @@ class _Watched:
             }
             more = found["requested"] > highest["requested"]
             self.highest[device] = {count: max(value, highest[count]) for count, value in found.items()}
-            if more and self.oom is None:
+            if closely and more and self.oom is None:
                 self._remember(device, stats["allocation.all.allocated"], self.torch.cuda.memory._snapshot())
 
     def _remember(self, device, allocations, snapshot):
@@ -250,6 +287,7 @@ class _Watched:
 
     def _at_the_end(self):
         if threading.current_thread() is threading.main_thread():
+            self.lines.stop()
             self._look()
             self._report(final=True)
 
@@ -268,10 +306,10 @@ class _Watched:
     def _said(self, final):
         torch = self.torch
         used = {d: h for d, h in self.highest.items() if h["reserved"]}
-        reads, size = unknown_reads()
+        count, size = reads.unknown()
         return {
             "pid": os.getpid(), "rank": self._rank(), "argv": [str(word) for word in sys.argv], "torch": torch.__version__,
-            "cuda": torch.version.cuda, "steps": self.steps, "reads": reads, "bytes_read": size,
+            "cuda": torch.version.cuda, "steps": self.steps, "reads": count, "bytes_read": size, "read_at": self.lines.told(),
             "oom": self.oom, "snapshot": self.snapshot, "notes": self.notes,
             "ended": self.steps == self.last_step > 0, "final": final,
             "devices": [
@@ -308,105 +346,3 @@ def where(allocation: int, marks: list[tuple[str, int]]) -> str:
         if allocation <= count:
             return ends[moment]
     return "forward" if marks else "before any backward"
-
-
-_stubs: set[str] = set()  # the library of the stubs that this process has loaded
-
-
-def unknown_reads() -> tuple[int, int]:
-    """(number, bytes) of reads from the GPU whose content is unknown, and was read as zeros."""
-    import ctypes
-
-    if not _stubs:
-        with open("/proc/self/maps", encoding="utf-8") as maps:
-            _stubs.update(line.split()[-1] for line in maps if "libeverybyte-rehearsal" in line)
-    if not _stubs:
-        return 0, 0
-    count, size = ctypes.CDLL(min(_stubs)).rehearsal_unknown_reads, ctypes.c_ulonglong()
-    count.restype = ctypes.c_uint
-    return count(ctypes.byref(size)), size.value
-
-
-def together(torch) -> None:
-    """Send Python objects between processes, such as a pipeline's shapes, through the group's store.
-
-    PyTorch sends them as bytes on the GPU. Here collectives move nothing, so the receiver would read zeros.
-    """
-    from torch.distributed import distributed_c10d as c10d
-
-    send, receive, told = c10d.send_object_list, c10d.recv_object_list, Counter()
-
-    def place(source, target):
-        told[source, target] += 1
-        return f"everybyte/{source}/{target}/{told[source, target]}"
-
-    def other(rank, group, group_rank):
-        return rank if rank is not None else c10d.get_global_rank(group or c10d.group.WORLD, group_rank)
-
-    def on_gpu(device, group):
-        return torch.device(device or c10d._get_object_coll_device(group)).type == "cuda"
-
-    def send_object_list(object_list, dst=None, group=None, device=None, group_dst=None, **more):
-        if not on_gpu(device, group):
-            return send(object_list, dst, group, device, group_dst, **more)
-        data, _ = c10d._object_to_tensor(list(object_list), torch.device("cpu"), group)
-        where = place(c10d.get_rank(), other(dst, group, group_dst))
-        c10d._get_default_store().set(where, bytes(data.tolist()))
-
-    def recv_object_list(object_list, src=None, group=None, device=None, group_src=None, **more):
-        if not on_gpu(device, group) or src is group_src is None:
-            return receive(object_list, src, group, device, group_src, **more)
-        source = other(src, group, group_src)
-        data = bytearray(c10d._get_default_store().get(place(source, c10d.get_rank())))
-        object_list[:] = c10d._tensor_to_object(torch.frombuffer(data, dtype=torch.uint8), len(data), group)
-        return source
-
-    for module in (torch.distributed, c10d):
-        for instead in (send_object_list, recv_object_list):
-            setattr(module, instead.__name__, instead)
-
-
-def settled() -> None:
-    """Wait until PyTorch has seen that every collective is done.
-
-    A thread looks every tenth of a second, and until then NCCL's tensors, such as DDP's first buckets, are not freed. A step on a
-    GPU takes longer than that. A rehearsed one does not, and its peak would hold a random number of them.
-    """
-    c10d = sys.modules.get("torch.distributed.distributed_c10d")
-    for group in list(c10d._world.pg_map) if c10d else ():
-        if any(device.type == "cuda" for device in group._device_types):
-            group._wait_for_pending_works()
-
-
-def alone(torch, ranks: int) -> None:
-    """Pretend to be rank 0 of `ranks`: collectives return at once and move nothing.
-
-    On the CPU too, where gloo would wait for the other ranks: PyTorch's fake process group takes its place.
-    """
-    from torch._C._distributed_c10d import FakeProcessGroup
-    from torch.distributed import device_mesh, distributed_c10d
-
-    begin, more = distributed_c10d.init_process_group, distributed_c10d.new_group
-    distributed_c10d.Backend.register_backend(
-        NOBODY,
-        lambda told, _options: FakeProcessGroup._create_internal(told.group_rank, told.group_size),
-        extended_api=True,
-        devices=["cpu"],
-    )
-
-    def nobody(backend):
-        return backend and re.sub(r"\bgloo\b", NOBODY, str(backend).lower())
-
-    def init_process_group(backend=None, *args, **kwargs):
-        kept = {name: kwargs[name] for name in ("timeout", "device_id") if kwargs.get(name) is not None}
-        backend = nobody(backend) or f"cpu:{NOBODY},cuda:nccl"
-        return begin(backend, rank=0, world_size=ranks, store=torch.distributed.HashStore(), **kept)
-
-    def new_group(ranks=None, timeout=None, backend=None, *args, **kwargs):
-        return more(ranks, timeout, nobody(backend), *args, **kwargs)
-
-    distributed_c10d._store_based_barrier = lambda *args, **kwargs: None  # the others will not come
-    for module in (torch.distributed, distributed_c10d, device_mesh):
-        for instead in (init_process_group, new_group):
-            if hasattr(module, instead.__name__):
-                setattr(module, instead.__name__, instead)

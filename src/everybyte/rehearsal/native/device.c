@@ -234,6 +234,24 @@ int ANSWER(nvmlDeviceGetMemoryInfo)(void *device, uint64_t *total_free_used) {
 int ANSWER(nvmlDeviceGetName)(void *device, char *out, unsigned room) { snprintf(out, room, "%s", gpu.name); return OK; }
 int ANSWER(nvmlDeviceGetComputeRunningProcesses)(void *device, unsigned *count, void *out) { *count = 0; return OK; }
 int ANSWER(nvmlDeviceGetComputeRunningProcesses_v3)(void *device, unsigned *count, void *out) { *count = 0; return OK; }
+/* What scripts ask of it through nvidia-ml-py: a GPU at rest. */
+int ANSWER(nvmlInitWithFlags)(unsigned flags) { return OK; }
+int ANSWER(nvmlShutdown)(void) { return OK; }
+const char *ANSWER(nvmlErrorString)(int error) { return words(error); }
+int ANSWER(nvmlDeviceGetIndex)(void *device, unsigned *index) { *index = (unsigned)(uintptr_t)device - 1; return OK; }
+int ANSWER(nvmlDeviceGetUUID)(void *device, char *out, unsigned room) { snprintf(out, room, "GPU-rehearsal-no-gpu-%lu", (unsigned long)(uintptr_t)device); return OK; }
+int ANSWER(nvmlDeviceGetUtilizationRates)(void *device, unsigned *gpu_memory) { gpu_memory[0] = gpu_memory[1] = 0; return OK; }
+int ANSWER(nvmlDeviceGetTemperature)(void *device, int sensor, unsigned *out) { *out = 0; return OK; }
+int ANSWER(nvmlDeviceGetPowerUsage)(void *device, unsigned *out) { *out = 0; return OK; }
+int ANSWER(nvmlDeviceGetCudaComputeCapability)(void *device, int *major, int *minor) {
+    *major = gpu.capability / 10, *minor = gpu.capability % 10;
+    return OK;
+}
+int ANSWER(nvmlDeviceGetMemoryInfo_v2)(void *device, struct { unsigned version; uint64_t total, reserved, free, used; } *out) {
+    uint64_t gone = used((int)(uintptr_t)device - 1);
+    out->total = gpu.memory, out->reserved = gpu.context, out->used = gone, out->free = gpu.memory - gpu.context - gone;
+    return OK;
+}
 int ANSWER(nvmlSystemGetDriverVersion)(char *out, unsigned room) { snprintf(out, room, "rehearsal"); return OK; }
 
 /* ---- what the stub libraries themselves use */

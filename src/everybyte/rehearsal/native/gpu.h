@@ -35,6 +35,7 @@ typedef struct {
 
 extern Gpu gpu;
 extern __thread int current; /* the device of this thread */
+extern int of_all;           /* whether what ran last asks whether all of some values are true */
 
 int failed(int error);                /* keep an error for cudaGetLastError, and return it */
 void *new_handle(void);               /* something that is not null and that nobody looks into */

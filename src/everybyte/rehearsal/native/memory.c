@@ -74,8 +74,26 @@ int ANSWER(cudaMemGetInfo)(size_t *free_, size_t *total) {
 }
 int ANSWER(cudaDeviceGetDefaultMemPool)(void **pool, int device) { *pool = new_handle(); return OK; }
 int ANSWER(cudaMemPoolGetAttribute)(void *pool, int which, void *value) { *(uint64_t *)value = 0; return OK; }
-int ANSWER(cudaIpcGetMemHandle)(void *handle, void *address) { return failed(NOT_SUPPORTED); }
-int ANSWER(cudaIpcOpenMemHandle)(void **address, void *handle, unsigned flags) { return failed(NOT_SUPPORTED); }
+/* Another process's memory: addresses of this one, which take nothing. A handle says how many. */
+typedef struct { uint64_t size; char rest[56]; } Shared;
+int ANSWER(cudaIpcGetMemHandle)(Shared *handle, char *address) {
+    int device = device_of(address);
+    if (device < 0) return failed(INVALID_VALUE);
+    memset(handle, 0, sizeof *handle);
+    pthread_mutex_lock(&lock);
+    for (int i = 0; i < heaps[device].count; i++) {
+        Block *one = heaps[device].blocks + i;
+        if (address >= one->at && address < one->at + one->size) {
+            uintptr_t at = (uintptr_t)one->at;
+            handle->size = one->size;
+            memcpy(handle->rest, &at, sizeof at); /* two allocations are two handles */
+        }
+    }
+    pthread_mutex_unlock(&lock);
+    return handle->size ? OK : failed(INVALID_VALUE);
+}
+int ANSWER(cudaIpcOpenMemHandle)(void **out, Shared handle, unsigned flags) { return take(out, handle.size, PAGE, 0); }
+int ANSWER(cudaIpcCloseMemHandle)(void *address) { return give(address); }
 int ANSWER(cudaGetSymbolAddress)(void **out, const void *symbol) { *out = base + 512; return OK; }
 
 /* ---- the host's memory that a GPU may read: the machine's own, and noted */
@@ -139,7 +157,11 @@ static struct { const char *at; char *bytes; size_t size; } known[KNOWN];
 static unsigned told, reads;
 static unsigned long long unknown_bytes;
 
+static void (*on_read)(void);
+
 unsigned rehearsal_unknown_reads(unsigned long long *bytes) { *bytes = unknown_bytes; return reads; }
+/* Call a function at each read of what is not known; 0 for none. It is called by the thread that reads, without the lock. */
+void rehearsal_on_read(void (*call)(void)) { on_read = call; }
 
 static void note(const char *at, const void *bytes, size_t size) { /* bytes: null for zeros. The lock is held */
     char *kept = calloc(1, size + 1);
@@ -171,11 +193,19 @@ int copy(void *to, const void *from, size_t size) {
     pthread_mutex_lock(&lock);
     const char *bytes = here ? look(from, size) : from;
     if (!there && bytes) memcpy(to, bytes, size);
-    else if (!there) memset(to, 0, size), reads++, unknown_bytes += size;
+    else if (!there) memset(to, size == 1 && of_all, size), reads++, unknown_bytes += size;
     else if (bytes) note(to, bytes, size);
     pthread_mutex_unlock(&lock);
     if (there && !bytes) forget();
+    if (!there && !bytes && on_read) on_read();
     return OK;
+}
+/* Whether the bytes of an address are known: what was sent there, and has not been written since. */
+int rehearsal_knows(const char *at, size_t size) {
+    pthread_mutex_lock(&lock);
+    int known = look(at, size) != 0;
+    pthread_mutex_unlock(&lock);
+    return known;
 }
 static int fill(void *address, int value, size_t size) {
     if (device_of(address) < 0) memset(address, value, size);

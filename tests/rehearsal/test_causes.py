@@ -1,0 +1,172 @@
+"""What ended scripts of others in a rehearsal once: each cause in a script of a few lines."""
+
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from everybyte.rehearsal import rehearse_script
+
+THOROUGH = pytest.mark.thorough("its processes take half a minute")
+
+LOOKED_FOR_FIRST = """
+import importlib.util
+assert importlib.util.find_spec("torch") and importlib.util.find_spec("torch")
+import torch
+x = torch.ones(1000, device="cuda")
+"""
+
+ANSWERS = """
+import torch
+x, square = torch.ones(8, 4, device="cuda"), torch.ones(64, 64, device="cuda")
+assert torch.isfinite(x).all() and torch.equal(x, x) and torch.allclose(x, x) and not torch.isnan(x).any()
+torch.distributions.Normal(x, x).sample()
+torch.distributions.Categorical(logits=x).log_prob(torch.zeros(8, device="cuda"))
+for f in (torch.linalg.qr, torch.linalg.cholesky, torch.linalg.eigh, torch.linalg.svd, torch.linalg.inv, torch.linalg.eig):
+    f(square)
+torch.nn.init.orthogonal_(x)
+torch.linalg.lstsq(x, x)
+torch.sparse_coo_tensor([[0, 1], [1, 0]], [1.0, 2.0], (2, 2), check_invariants=False).cuda() @ torch.ones(2, 2, device="cuda")
+"""
+
+CUDNN = """
+import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.functional import scaled_dot_product_attention as attention
+q = torch.ones(2, 4, 128, 64, device="cuda", dtype=torch.bfloat16, requires_grad=True)
+with sdpa_kernel([SDPBackend.CUDNN_ATTENTION]):
+    node = attention(q, q, q, is_causal=True).grad_fn.name()
+assert "Flash" in node, node
+with sdpa_kernel([SDPBackend.MATH]):
+    assert "Flash" not in attention(q, q, q, is_causal=True).grad_fn.name()
+torch.backends.cuda.enable_cudnn_sdp(True)
+torch.backends.cudnn.enabled = True
+with torch.backends.cudnn.flags(enabled=True):
+    torch.nn.Conv2d(3, 3, 3).cuda()(torch.ones(1, 3, 8, 8, device="cuda"))
+    torch.nn.LSTM(4, 4).cuda()(torch.ones(2, 2, 4, device="cuda"))
+"""
+
+GENERATES = """
+import torch
+from transformers import GPT2Config, GPT2LMHeadModel
+model = GPT2LMHeadModel(GPT2Config(n_layer=1, n_embd=64, n_head=2, vocab_size=100, n_positions=64, bos_token_id=0, eos_token_id=1)).cuda()
+start = torch.ones(2, 4, dtype=torch.long, device="cuda")
+for _ in range(2):
+    for more in ({"do_sample": True}, {"num_beams": 2}):
+        model.generate(start, max_new_tokens=5, pad_token_id=2, **more)
+    assert model.generate(start, max_new_tokens=5, pad_token_id=2).shape == (2, 9)
+"""
+
+RANKS = """
+import os, torch
+import torch.distributed as dist
+rank = int(os.environ["LOCAL_RANK"])
+torch.cuda.set_device(rank)
+dist.init_process_group("nccl")
+told = torch.tensor([41 * (1 - rank), 7], device="cuda")
+dist.broadcast(told, 0)
+assert told.tolist() == [41, 7]
+told = torch.tensor(5.0 * rank, device="cuda")
+dist.broadcast(told, 1, group=dist.new_group([0, 1]), async_op=True).wait()
+assert told.item() == 5.0
+made = torch.ones(3, device="cuda") + 1
+dist.broadcast(made, 0)
+import torch.testing._internal.distributed.fake_pg
+dist.new_group([0, 1], backend="fake")
+net = torch.nn.Linear(8, 8).cuda()
+optimizer = torch.optim.SGD(net.parameters(), 0.1)
+net(torch.ones(2, 8, device="cuda")).sum().backward()
+optimizer.step()
+dist.destroy_process_group()
+"""
+
+ENDLESS = """
+import torch
+x = torch.ones(1000, device="cuda")
+open("started", "w").close()
+while True:
+    if x.sum() > 5:
+        break
+"""
+
+SHARES = """
+import torch, torch.multiprocessing as mp
+
+def train(rank, net):
+    optimizer = torch.optim.SGD(net.parameters(), 0.1)
+    net(torch.ones(8, 256, device="cuda")).sum().backward()
+    optimizer.step()
+
+if __name__ == "__main__":
+    net = torch.nn.Linear(256, 256).cuda()
+    mp.set_start_method("spawn")
+    mp.spawn(train, (net,), nprocs=1)
+"""
+
+
+@pytest.fixture
+def script(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+    def written(text):
+        (tmp_path / "train.py").write_text(text)
+        return "train.py"
+
+    return written
+
+
+@pytest.mark.parametrize(
+    "text", [LOOKED_FOR_FIRST, pytest.param(ANSWERS, id="answers"), pytest.param(CUDNN, id="cudnn")]
+)
+def test_it_runs(here, script, text):
+    found = rehearse_script(["python", script(text)], quiet=True)
+    assert found.status == 0 and found.peak >= 4000 and not any("ended with" in said for said in found.unknown)
+
+
+def test_what_is_generated_ends_by_its_length(here, script):
+    if not list(here.folder.glob("lib/python3.*/site-packages/transformers")):
+        pytest.skip(f"transformers is not in {here.folder.name}")
+    found = rehearse_script(["python", script("import transformers\n" + GENERATES)], quiet=True)
+    assert found.status == 0 and any("to their greatest length" in said for said in found.unknown)
+
+
+@THOROUGH
+def test_small_broadcasts_arrive(here, script):
+    found = rehearse_script(["torchrun", "--nproc-per-node=2", script(RANKS)], gpus=2, quiet=True)
+    assert found.status == 0 and [process["steps"] for process in found.processes] == [1, 1]
+
+
+@THOROUGH
+def test_processes_share_a_gpu_s_memory(here, script):
+    found = rehearse_script(["python", script(SHARES)], quiet=True)
+    assert found.status == 0 and {process["steps"] for process in found.processes} == {0, 1}
+
+
+def test_a_loop_that_waits_for_the_gpu_is_named_and_reported_when_it_is_ended(here, script, tmp_path):
+    command = [
+        sys.executable,
+        "-c",
+        "import sys; from everybyte.command import main; sys.exit(main())",
+        "rehearse",
+        "--",
+        "python",
+        script(ENDLESS),
+    ]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as begun:
+        while not (tmp_path / "started").exists():
+            assert begun.poll() is None
+            time.sleep(0.02)
+        time.sleep(0.5)
+        begun.send_signal(signal.SIGTERM)
+        _, said = begun.communicate(timeout=60)
+    assert begun.returncode == 128 + signal.SIGTERM and said.endswith("everybyte: ended by SIGTERM\n")
+    assert "requested: the peak" in said and "zeros, most at train.py:6 (" in said
+    assert "the script ended by SIGTERM at " in said and "train.py:6, after 0 optimizer steps" in said
+
+
+def test_the_error_that_ends_a_script_is_said_with_its_line(here, script):
+    found = rehearse_script(["python", script(LOOKED_FOR_FIRST + "{}['loss']\n")], quiet=True)
+    assert found.status == 1 and "train.py:6, after 0 optimizer steps" in str(found)
+    assert "- the script ended with KeyError at " in str(found)
