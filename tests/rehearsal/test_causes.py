@@ -82,6 +82,14 @@ optimizer.step()
 dist.destroy_process_group()
 """
 
+MASKS = """
+import torch
+x, mask = torch.ones(1000, 256, device="cuda"), torch.rand(1000, device="cuda") > 0.5
+(rows,) = torch.where(mask)
+kept = x[mask]
+assert len(kept) == len(rows) == mask.nonzero().shape[0] == len(x.masked_select(mask[:, None])) // 256
+"""
+
 ENDLESS = """
 import torch
 x = torch.ones(1000, device="cuda")
@@ -164,6 +172,18 @@ def test_a_loop_that_waits_for_the_gpu_is_named_and_reported_when_it_is_ended(he
     assert begun.returncode == 128 + signal.SIGTERM and said.endswith("everybyte: ended by SIGTERM\n")
     assert "requested: the peak" in said and "zeros, most at train.py:6 (" in said
     assert "the script ended by SIGTERM at " in said and "train.py:6, after 0 optimizer steps" in said
+
+
+@pytest.mark.parametrize(("rows", "said"), [(0.0, "no rows"), (0.25, "25% of the rows"), (1.0, "all rows")])
+def test_how_many_rows_a_mask_finds_is_said_and_can_be(here, script, rows, said):
+    found = rehearse_script(["python", script(MASKS)], quiet=True, rows=rows)
+    assert (
+        found.status == 0
+        and f"- masks found {said} where data decide, at " in str(found)
+        and "train.py:4 (once)" in str(found)
+    )
+    least = 1000 * 256 * 4 * (1 + 2 * rows)
+    assert least < found.peak < least + 3 * 256 * 1000 * 8 * rows + 2**17
 
 
 def test_the_error_that_ends_a_script_is_said_with_its_line(here, script):

@@ -215,9 +215,17 @@ def rehearse(options):
         return _grid(options, again)
     found = rehearsal.rehearse_script(
         options.script, options.gpu, gpus=options.gpus, alone=options.alone, steps=options.steps,
-        memory=given.size("--memory", options.memory), snapshot=options.snapshot, quiet=options.json,
+        memory=given.size("--memory", options.memory), rows=_share(options.rows), snapshot=options.snapshot, quiet=options.json,
     )  # fmt: skip
     return found.as_dict(), found, 128 - found.status if found.status < 0 else found.status  # of a signal, a shell's
+
+
+def _share(said):
+    """Of rows, as typed."""
+    try:
+        return {"none": 0.0, "all": 1.0}[said] if said in ("none", "all") else float(said)
+    except ValueError:
+        raise ValueError(f"--rows: {said!r}; allowed: none, all, or a number from 0 to 1") from None
 
 
 def _grid(options, again):

@@ -36,11 +36,21 @@ def knows(address: int, size: int) -> bool:
     return bool(library and library.rehearsal_knows(ctypes.c_void_p(address), ctypes.c_size_t(size)))
 
 
+def here() -> tuple[str | None, str | None]:
+    """(the innermost line of the script that runs, the innermost of a library)."""
+    frames, frame = [], sys._getframe(2)
+    while frame:
+        frames.append({"filename": frame.f_code.co_filename, "line": frame.f_lineno, "name": frame.f_code.co_name})
+        frame = frame.f_back
+    return history.line(frames), history.inner(frames)
+
+
 class Lines:
     """The lines of the script that read what is not known, each with its count."""
 
     def __init__(self):
         self.counts: Counter[tuple[str | None, str | None]] = Counter()
+        self.sizes: Counter[str] = Counter()  # of lines whose sizes data decide
         self.since, self._warned = time.monotonic(), False
         self._call = ctypes.CFUNCTYPE(None)(self._read)  # kept: C has no reference of its own
         if library := stubs():
@@ -55,6 +65,11 @@ class Lines:
         """An optimizer has taken a step."""
         self.since = time.monotonic()
 
+    def sized(self) -> None:
+        """A size was decided by data."""
+        line, inner = here()
+        self.sizes[line or inner or "backward"] += 1
+
     def told(self) -> list[dict]:
         """The lines with the most reads."""
         return [
@@ -62,11 +77,7 @@ class Lines:
         ]
 
     def _read(self):
-        frames, frame = [], sys._getframe(1)
-        while frame:
-            frames.append({"filename": frame.f_code.co_filename, "line": frame.f_lineno, "name": frame.f_code.co_name})
-            frame = frame.f_back
-        place = history.line(frames), history.inner(frames)
+        place = here()
         self.counts[place] += 1
         if self.counts[place] % MANY == 0 and not self._warned and time.monotonic() - self.since > PATIENCE:
             self._warned = True

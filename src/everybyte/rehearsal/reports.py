@@ -12,6 +12,7 @@ _FIELDS = dict.fromkeys(_WHOLE, int) | {
     "torch": str,
     "notes": list,
     "read_at": list,
+    "sized_at": dict,
     "devices": list,
     "ended": bool,
     "final": bool,

@@ -108,7 +108,7 @@ class ScriptRehearsal(Shown):
         processes: the report of each process that used a GPU: `rank`, `steps`, `devices` (each with `requested`, `allocated`,
             `reserved`, `segments`, `phases` and `peak`: `at`, `line`, what it `held`), `oom`, `reads`, `snapshot`, and `final`,
             whether it was written at the end: a killed process leaves the report of its last optimizer step.
-        faults: in words, the reports that could not be read.
+        faults: in words, the reports that could not be read. rows: the share of the rows that masks found.
     """
 
     command: Sequence[str]
@@ -117,6 +117,7 @@ class ScriptRehearsal(Shown):
     seconds: float
     processes: list[dict]
     faults: Sequence[str] = ()
+    rows: float = 0.0
 
     @property
     def peak(self) -> int:
@@ -158,6 +159,7 @@ class ScriptRehearsal(Shown):
                 if reads
                 else []
             ),
+            *self._sized_at,
             *notes,
             *self.faults,
         ]
@@ -168,9 +170,16 @@ class ScriptRehearsal(Shown):
         lines = Counter()
         for process in self.processes:
             for one in process["read_at"]:
-                lines[_near(one.get("line")) or one.get("inner") or "backward"] += one["reads"]
-        places = ", ".join(f"{line} ({_times(count)})" for line, count in lines.most_common(4))
-        return places and f", most at {places}"
+                lines[one.get("line") or one.get("inner") or "backward"] += one["reads"]
+        return f", most at {_listed(lines)}" if lines else ""
+
+    @property
+    def _sized_at(self):
+        """Where data decided a size, in words."""
+        lines = sum((Counter(process["sized_at"]) for process in self.processes), Counter())
+        took = {0: "no rows", 1: "all rows"}.get(self.rows, f"{self.rows:.0%} of the rows")
+        more = ": a GPU finds more, and --rows all is the most" if self.rows < 1 else ": a GPU finds no more"
+        return [f"masks found {took} where data decide, at {_listed(lines)}{more}"] if lines else []
 
     def table(self) -> Table:
         """The worst device of the worst process: its peaks, where the script was, and what lived then."""
@@ -209,6 +218,11 @@ def _place(said):
     """Where a request came from: the line of the script, of a library, and the function of PyTorch."""
     found = [_near(said.get("line")), said.get("inner"), said.get("call")]
     return ", in ".join(text for text in found if text) or "no line of Python: made by backward, or before the history"
+
+
+def _listed(lines):
+    """The lines with the highest counts."""
+    return ", ".join(f"{_near(line)} ({_times(count)})" for line, count in lines.most_common(4))
 
 
 def _near(line):

@@ -51,6 +51,7 @@ def rehearse_script(
     alone: bool = False,
     steps: int = STEPS,
     memory: int | None = None,
+    rows: float = 0.0,
     snapshot: str | os.PathLike | None = None,
     folder: str | os.PathLike | None = None,
     quiet: bool = False,
@@ -63,6 +64,7 @@ def rehearse_script(
         gpus: how many GPUs to pretend. alone: run rank 0 of `gpus` ranks in one process; its collectives move nothing.
         steps: optimizer steps after which each process is ended; 0 for never.
         memory: bytes of each GPU, in place of the catalog's.
+        rows: the share of the rows that `x[mask]`, `nonzero` and their like find: data decide it, and there are none.
         snapshot: a file for the allocator's history at the peak, in the format of PyTorch's viewer.
         folder: of the environment. quiet: send the script's output to standard error.
 
@@ -73,11 +75,15 @@ def rehearse_script(
     checks.whole("rehearse", "steps", steps, 0, 2**31)
     if memory is not None:
         checks.whole("rehearse", "memory", memory, 2 * devices.CONTEXT, 2**40)
+    checks.probability("rehearse", "rows", rows, one=True)
     if not command:
         raise ValueError("rehearse.command: nothing to run; allowed: everybyte rehearse -- python train.py ...")
     where = place.find(folder)
     found = devices.find(gpu, where.manifest["capabilities"])
-    variables = devices.environment(found, 1 if alone else gpus, memory) | {watch.STEPS: str(steps)}
+    variables = devices.environment(found, 1 if alone else gpus, memory) | {
+        watch.STEPS: str(steps),
+        watch.ROWS: str(rows),
+    }
     if snapshot:
         variables[watch.SNAPSHOTS] = str(Path(snapshot).absolute())
     if alone:
@@ -102,7 +108,13 @@ def rehearse_script(
             if not processes:
                 raise ValueError(reports.nobody(" ".join(command[:3]), status, read, faults))
             return ScriptRehearsal(
-                command=list(command), gpu=found, status=status, seconds=seconds, processes=processes, faults=faults
+                command=list(command),
+                gpu=found,
+                status=status,
+                seconds=seconds,
+                processes=processes,
+                faults=faults,
+                rows=rows,
             )
 
         try:

@@ -19,9 +19,9 @@ import traceback
 from ..common import files
 from . import history, others, ranks, reads, reports
 
-#: Variables: the folder of reports; optimizer steps until a process ends (0: never); the file of snapshots; ranks to pretend.
+#: Variables: the folder of reports; optimizer steps until a process ends (0: never); the file of snapshots; ranks to pretend; the share of rows that masks find.
 REPORTS, STEPS = "EVERYBYTE_REHEARSAL_REPORTS", "EVERYBYTE_REHEARSAL_STEPS"
-SNAPSHOTS, ALONE = "EVERYBYTE_REHEARSAL_SNAPSHOTS", "EVERYBYTE_REHEARSAL_ALONE"
+SNAPSHOTS, ALONE, ROWS = "EVERYBYTE_REHEARSAL_SNAPSHOTS", "EVERYBYTE_REHEARSAL_ALONE", "EVERYBYTE_REHEARSAL_ROWS"
 #: The most events of the allocator's history; older ones are dropped.
 EVENTS = 1_000_000
 COUNTS = ("requested", "allocated", "reserved")
@@ -110,6 +110,7 @@ class _Watched:
         elif int(os.environ.get("WORLD_SIZE") or told.get("WORLD_SIZE") or 1) > 1:
             ranks.together(torch)
         self.lines = reads.Lines()
+        self.rows = others.rows(torch, float(told.get(ROWS) or 0), self.lines.sized)
         self._watch_the_end()
         self._watch_failures()
         self._report()
@@ -309,7 +310,7 @@ class _Watched:
         count, size = reads.unknown()
         return {
             "pid": os.getpid(), "rank": self._rank(), "argv": [str(word) for word in sys.argv], "torch": torch.__version__,
-            "cuda": torch.version.cuda, "steps": self.steps, "reads": count, "bytes_read": size, "read_at": self.lines.told(),
+            "cuda": torch.version.cuda, "steps": self.steps, "reads": count, "bytes_read": size, "read_at": self.lines.told(), "sized_at": dict(self.lines.sizes.most_common(reads.TOLD)),
             "oom": self.oom, "snapshot": self.snapshot, "notes": self.notes,
             "ended": self.steps == self.last_step > 0, "final": final,
             "devices": [
