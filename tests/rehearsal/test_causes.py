@@ -87,7 +87,7 @@ import torch
 x, mask = torch.ones(1000, 256, device="cuda"), torch.rand(1000, device="cuda") > 0.5
 (rows,) = torch.where(mask)
 kept = x[mask]
-assert len(kept) == len(rows) == mask.nonzero().shape[0] == len(x.masked_select(mask[:, None])) // 256
+assert int(mask.cpu().sum()) == len(kept) == len(rows) == mask.nonzero().shape[0] == len(x.masked_select(mask[:, None])) // 256
 """
 
 ENDLESS = """

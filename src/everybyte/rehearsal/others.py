@@ -68,7 +68,8 @@ def normal_without_a_look(torch) -> None:
 
 
 def rows(torch, share: float, seen: Callable[[], None]) -> object:
-    """Let `x[mask]`, `nonzero`, `masked_select` and `where(mask)` find a share of the rows that they look at.
+    """Let `x[mask]`, `nonzero`, `masked_select` and `where(mask)` find a share of the rows that they look at; and masks that are brought
+    to the CPU say the same, evenly spread.
 
     Args:
         seen: called each time.
@@ -82,6 +83,18 @@ def rows(torch, share: float, seen: Callable[[], None]) -> object:
         found = ceil(share * self.numel())
         return torch.empty((self.dim(), found), dtype=torch.int64, device=self.device).t()
 
+    def brought(original):
+        def bring(self, *args, **kwargs):
+            found = original(self, *args, **kwargs)
+            if self.dtype == torch.bool and self.is_cuda and not found.is_cuda and self.numel() > 1:
+                seen()
+                every = torch.arange(self.numel() + 1).mul(share).ceil().diff() > 0
+                found.copy_(every.view(found.shape))
+            return found
+
+        return bring
+
+    torch.Tensor.cpu = brought(torch.Tensor.cpu)
     library = torch.library.Library("aten", "IMPL")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # that it stands in place of PyTorch's own

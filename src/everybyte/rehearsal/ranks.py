@@ -49,18 +49,19 @@ def together(torch) -> None:
     broadcast = c10d.broadcast
 
     def small_broadcast(tensor, src=None, group=None, async_op=False, group_src=None):
-        work = broadcast(tensor, src, group, async_op, group_src)
         size = tensor.numel() * tensor.element_size()
         if tensor.device.type != "cuda" or not 0 < size <= SMALL or c10d._rank_not_in_group(group):
-            return work
-        source = other(src, group, group_src)
-        told["broadcast", group, source] += 1
-        where = f"everybyte/broadcast/{c10d._get_process_group_name(group or c10d.group.WORLD)}/{source}/{told['broadcast', group, source]}"
+            return broadcast(tensor, src, group, async_op, group_src)
+        source, store = other(src, group, group_src), c10d._get_default_store()
+        name = c10d._get_process_group_name(group or c10d.group.WORLD)
+        told[name, source] += 1
+        where = f"everybyte/broadcast/{name}/{source}/{told[name, source]}"
         if c10d.get_rank() == source:
             known = tensor.is_contiguous() and reads.knows(tensor.data_ptr(), size)
-            data = bytes(tensor.detach().cpu().reshape(-1).view(torch.uint8).tolist()) if known else b""
-            c10d._get_default_store().set(where, data)
-        elif data := c10d._get_default_store().get(where):
+            bits = tensor.detach().reshape(-1).view(torch.uint8) if known else ()
+            store.set(where, bytes(bits.tolist()) if known else b"")
+        work = broadcast(tensor, src, group, async_op, group_src)
+        if c10d.get_rank() != source and (data := store.get(where)):
             sent = torch.frombuffer(bytearray(data), dtype=torch.uint8).view(tensor.dtype).reshape(tensor.shape)
             tensor.detach().copy_(sent)
         return work

@@ -1,6 +1,7 @@
 """Reads from the GPU of what no kernel had written: how many, and by which lines of the script."""
 
 import ctypes
+import os
 import sys
 import time
 from collections import Counter
@@ -9,6 +10,7 @@ from . import history
 
 #: Seconds without an optimizer step, and reads by one line, after which a loop is taken to wait for the GPU; lines that are told.
 PATIENCE, MANY, TOLD = 60.0, 1000, 5
+_OURS = os.path.dirname(__file__)
 _stubs: list[ctypes.CDLL] = []
 
 
@@ -40,7 +42,8 @@ def here() -> tuple[str | None, str | None]:
     """(the innermost line of the script that runs, the innermost of a library)."""
     frames, frame = [], sys._getframe(2)
     while frame:
-        frames.append({"filename": frame.f_code.co_filename, "line": frame.f_lineno, "name": frame.f_code.co_name})
+        if not frame.f_code.co_filename.startswith(_OURS):
+            frames.append({"filename": frame.f_code.co_filename, "line": frame.f_lineno, "name": frame.f_code.co_name})
         frame = frame.f_back
     return history.line(frames), history.inner(frames)
 
@@ -68,7 +71,7 @@ class Lines:
     def sized(self) -> None:
         """A size was decided by data."""
         line, inner = here()
-        self.sizes[line or inner or "backward"] += 1
+        self.sizes[inner or line or "backward"] += 1
 
     def told(self) -> list[dict]:
         """The lines with the most reads."""

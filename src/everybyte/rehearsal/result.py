@@ -117,7 +117,7 @@ class ScriptRehearsal(Shown):
     seconds: float
     processes: list[dict]
     faults: Sequence[str] = ()
-    rows: float = 0.0
+    rows: float = 1.0
 
     @property
     def peak(self) -> int:
@@ -170,7 +170,7 @@ class ScriptRehearsal(Shown):
         lines = Counter()
         for process in self.processes:
             for one in process["read_at"]:
-                lines[one.get("line") or one.get("inner") or "backward"] += one["reads"]
+                lines[one.get("inner") or one.get("line") or "backward"] += one["reads"]
         return f", most at {_listed(lines)}" if lines else ""
 
     @property
@@ -178,7 +178,7 @@ class ScriptRehearsal(Shown):
         """Where data decided a size, in words."""
         lines = sum((Counter(process["sized_at"]) for process in self.processes), Counter())
         took = {0: "no rows", 1: "all rows"}.get(self.rows, f"{self.rows:.0%} of the rows")
-        more = ": a GPU finds more, and --rows all is the most" if self.rows < 1 else ": a GPU finds no more"
+        more = ": a GPU finds more, or fewer" if self.rows < 1 else ": a GPU finds no more, and --rows SHARE fewer"
         return [f"masks found {took} where data decide, at {_listed(lines)}{more}"] if lines else []
 
     def table(self) -> Table:

@@ -51,7 +51,7 @@ def rehearse_script(
     alone: bool = False,
     steps: int = STEPS,
     memory: int | None = None,
-    rows: float = 0.0,
+    rows: float = 1.0,
     snapshot: str | os.PathLike | None = None,
     folder: str | os.PathLike | None = None,
     quiet: bool = False,
@@ -64,7 +64,8 @@ def rehearse_script(
         gpus: how many GPUs to pretend. alone: run rank 0 of `gpus` ranks in one process; its collectives move nothing.
         steps: optimizer steps after which each process is ended; 0 for never.
         memory: bytes of each GPU, in place of the catalog's.
-        rows: the share of the rows that `x[mask]`, `nonzero` and their like find: data decide it, and there are none.
+        rows: the share of the rows that `x[mask]`, `nonzero` and their like find: data decide it, and there are
+            none; by default all, the most that they can.
         snapshot: a file for the allocator's history at the peak, in the format of PyTorch's viewer.
         folder: of the environment. quiet: send the script's output to standard error.
 

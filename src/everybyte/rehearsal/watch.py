@@ -110,7 +110,7 @@ class _Watched:
         elif int(os.environ.get("WORLD_SIZE") or told.get("WORLD_SIZE") or 1) > 1:
             ranks.together(torch)
         self.lines = reads.Lines()
-        self.rows = others.rows(torch, float(told.get(ROWS) or 0), self.lines.sized)
+        self.rows = others.rows(torch, float(told.get(ROWS) or 1), self.lines.sized)
         self._watch_the_end()
         self._watch_failures()
         self._report()
