@@ -226,7 +226,8 @@ class Fit(Shown):
 
     def said(self) -> list[str]:
         """The lines under the table: why it is no more and, where nothing fits, what would do."""
-        return [self.why(), *([] if self.fits else self.instead()), *self._simulated()]
+        own = [owned] if (owned := self.setup.owned()) else []
+        return [self.why(), *([] if self.fits else self.instead()), *own, *self._simulated()]
 
     def _simulated(self):
         if self.reserved is not None:
@@ -298,6 +299,7 @@ def fit(
         checks.kind("fit", "configuration", configuration, Settings)
     chosen = settings(configuration or "") if not isinstance(configuration, Settings) else configuration
     checks.one_of("fit", "vary", vary, [*VARY, *getattr(model, "further", "")])
+    setup = setup.of(model.own)
     if isinstance(model, Derivation):
         _check_derived(model, setup)
         witness = _at
@@ -454,10 +456,10 @@ _PADDED = 64
 def _check_derived(derivation, setup):
     """A derivation is of one setup."""
     same = derivation.setup.replace(batch=setup.batch, sequence=setup.sequence)
-    for field, value in vars(same).items():
-        if value != getattr(setup, field):
+    for field, value in same.as_dict().items():
+        if value != (asked := setup.as_dict()[field]):
             raise ValueError(
-                f"fit.setup: {field} {getattr(setup, field)!r}, but {derivation.name} was derived with {value!r}; allowed: the "
+                f"fit.setup: {field} {asked!r}, but {derivation.name} was derived with {value!r}; allowed: the "
                 "setup that it was derived with, or another derivation"
             )
 

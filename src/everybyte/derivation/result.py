@@ -7,7 +7,7 @@ from math import log2, prod
 from typing import Any, NamedTuple
 
 from .. import units
-from ..ask.choices import LIMITS
+from ..ask.choices import LIMITS, OWNED
 from ..ask.setup import Setup
 from ..catalog import Described
 from ..common import checks
@@ -152,7 +152,7 @@ class Point(Followed):
         parts = {name: size for name, size in self.parts.items() if size}
         rows = [sized(*row) for row in (parts | self.phases | {f"peak, in {self.peak_at}": self.peak}).items()]
         title = f"{self.model.name}, batch {self.setup.batch:,}, sequence {self.setup.sequence:,}"
-        return Table((title, "bytes", ""), rows)
+        return Table((title, "bytes", ""), rows, self.derivation.setup.owned())
 
     def __repr__(self):
         s = self.setup
@@ -193,6 +193,11 @@ class Derivation(Shown):
     @property
     def parameters(self) -> int:
         return int(self.model.parameters)
+
+    @property
+    def own(self) -> dict[str, Any]:
+        """What a setup has that leaves it unsaid: what was derived with."""
+        return {name: getattr(self.setup, name) for name in OWNED}
 
     @property
     def further(self) -> str:
@@ -455,7 +460,8 @@ class Derivation(Shown):
 
     def said(self) -> list[str]:
         """The lines under the table: the conditions, and how the formula was obtained."""
-        lines = [f"Holds for {'; '.join(words for words, _ in self.conditions)}."]
+        lines = [f"{owned}."] if (owned := self.setup.owned()) else []
+        lines.append(f"Holds for {'; '.join(words for words, _ in self.conditions)}.")
         if others := [_symbolic().place(self, case.ranges.values()) for case in _symbolic().unlike(self)]:
             lines.append(f"Cases of their own, with their own formulas: {'; '.join(others)}.")
         return [*lines, self.how]

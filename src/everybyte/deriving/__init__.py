@@ -12,6 +12,7 @@ from ..ask.setup import Setup
 from ..common import checks
 from ..derivation import Derivation
 from ..derivation.lettered import Lettered
+from ..dryrun.modules import own
 from ..rules import DERIVED, check
 from . import cache
 from .looks import inputs, subject
@@ -53,6 +54,7 @@ def derive(
             are divided into; naming operation and module.
     """
     checks.kind("derive", "setup", setup, Setup)
+    setup = setup.of(own(model))
     setup.check_undivided("derive")
     checks.one_of("derive", "letters", letters, LETTERS)
     check(DERIVED, setup)
