@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 import everybyte as eb
-from everybyte.ask.choices import CHOICES, LOOPS
+from everybyte.ask.choices import CHOICES, LOOPS, OWNED
 from everybyte.command import FIRST, STATUSES, main
 
 SMALL = ["gpt2", "--batch", "1", "--sequence", "8"]
@@ -469,12 +469,13 @@ def test_help_lists_every_field_and_its_values(capsys, command):
         others = {"optimizer_impl": "the optimizer's first", "adapters": "none"} | dict.fromkeys(
             vars(LOOPS["plain"]), "the loop's"
         )
+        others |= {name: f"the model's own, or {value}" for name, value in OWNED.items()}
         usual = others.get(field.name, field.default)
         assert said.endswith(f"(default {usual})")
         if field.name in CHOICES:
             assert said.startswith(", ".join(CHOICES[field.name]) + " (")
     assert "--batch VALUE 1 to 16,777,216 (default 8)" in text
-    assert "--dropout VALUE 0 or more, below 1 (default 0.0)" in text
+    assert "--dropout VALUE 0 or more, below 1 (default the model's own, or 0.0)" in text
 
 
 def test_help_lists_every_command(capsys):

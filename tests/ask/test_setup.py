@@ -50,12 +50,12 @@ GOOD = {
 }
 BAD = {
     "batch": [0, -1, 1.5, 8.0, "8", True, None, 2**25],
-    "sequence": [0, -1, 1.5, "1024", False, None, 2**28],
-    "precision": ["fp16", "bf16-mix", "", None, 16, []],
+    "sequence": [0, -1, 1.5, "1024", False, 2**28],
+    "precision": ["fp16", "bf16-mix", "", 16, []],
     "optimizer": ["adamW", "adam8bit", None, 2],
     "optimizer_impl": ["for-each", "Foreach", True],
-    "attention": ["flash2", "sdpa", None],
-    "dropout": [-0.1, 1, 1.0, 2, float("nan"), float("inf"), "0.1", True, None],
+    "attention": ["flash2", "sdpa"],
+    "dropout": [-0.1, 1, 1.0, 2, float("nan"), float("inf"), "0.1", True],
     "loss": ["fused", "Plain", None],
     "loss_chunks": [0, -1, 8.0, "8", True, None, 9],
     "master_gradients": ["fp16", "none", None],

@@ -166,10 +166,17 @@ def test_javascript_says_the_same():
 
 def test_the_largest_size_fits_and_the_next_does_not():
     derivation, gpu = derived("patches"), eb.gpu("rtx-4090")
-    found = eb.fit(derivation, derivation.setup, gpu, "R")
+    unplayed = eb.Headroom(fragmentation=22 * 2**20)
+    found = eb.fit(derivation, derivation.setup, gpu, "R", unplayed)
     at = [derivation.at(8, R=found.value + more, rounding=512).peak for more in (0, 1)]
     assert at[0] == found.peak <= found.usable < at[1] == found.next.peak
     assert f"R {found.value + 1:,} is" in found.why() and found.as_dict()["sizes"] == {"R": found.value}
+    played = eb.fit(derivation, derivation.setup, gpu, "R")
+    runs = [
+        derivation.at(8, R=played.value + more).on(gpu, "", eb.Headroom().room(gpu), whole=False) for more in (0, 1)
+    ]
+    assert not runs[0].failed and runs[1].failed and played.value < played.expandable.value <= found.value
+    assert f"R {played.value + 1:,} fits by its peak" in played.why()
     by_batch = eb.fit(derivation, derivation.setup, gpu, "batch", R=224)
     assert by_batch.value == eb.fit(Eye, FP32, gpu, batch=IMAGES, R=224).value > 1000
     small = eb.fit(

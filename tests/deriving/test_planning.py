@@ -99,3 +99,38 @@ def test_the_fewest_gpus_of_ones_own_are_counted():
         ValueError, match=r"fit\.vary: 'gpus' of a derivation of Wide, which is of 1; allowed: what it was derived"
     ):
         eb.fit(eb.derive(Wide, SETUP, TOKENS), SETUP, "t4", "gpus")
+
+
+#: All of a GPU's memory is the allocator's; and where a share of it is said to fragment, nothing is simulated.
+ALL, UNPLAYED = (eb.Headroom(driver=0, context=0, workspace=0, fragmentation=f) for f in (None, 22 * 2**20))
+
+
+def test_a_config_is_played_through_the_allocator_as_the_catalogs_equal_is():
+    pytest.importorskip("transformers")
+    from everybyte.dryrun.hugging_face import config_of
+
+    model = eb.model("gpt2", code="transformers").replace(layers=3, width=128, heads=2, vocabulary=3000)
+    setup, gpu = eb.Setup(sequence=256), eb.Gpu(memory="1 GiB")
+    by_formula, counted = (eb.fit(one, setup, gpu, headroom=ALL).as_dict() for one in (model, config_of(model)))
+    assert {name for name in by_formula if by_formula[name] != counted[name]} == {"model"}
+    assert counted["value"] < counted["expandable"]["value"] and counted["reserved"] < gpu.memory
+
+
+def test_of_a_module_of_ones_own_the_value_found_runs_and_the_next_dies():
+    gpu = eb.Gpu(memory="600 MiB")
+    found, unplayed = (eb.fit(Wide, SETUP, gpu, headroom=room, batch=TOKENS) for room in (ALL, UNPLAYED))
+    assert unplayed.reserved is None and unplayed.value > found.expandable.value > found.value
+    for fit, configuration in ((found, ""), (found.expandable, "expandable_segments:True")):
+        for value, dies in ((fit.value, False), (fit.value + 1, True)):
+            trace = eb.dry_run(Wide, SETUP.replace(batch=value), batch={"tokens": ((value, 64), torch.int64)})
+            played = trace.on(gpu, configuration, gpu.memory, steps=4, whole=False)
+            assert (played.failed is not None) == dies
+            assert dies or fit.reserved.reserved == played.reserved
+    assert found.why().startswith(f"batch {found.value + 1} fits by its peak, and the allocator runs out")
+    assert "Simulated with PyTorch's defaults" in repr(found) and "by its peak alone" in repr(unplayed)
+
+
+def test_a_formula_whose_model_is_not_known_any_more_is_not_played():
+    derivation = eb.Derivation.from_dict(eb.derive(Wide, SETUP, TOKENS).as_dict())
+    found = eb.fit(derivation, SETUP, "1 GiB", headroom=ALL)
+    assert found.reserved is None and "Wide is known by its formula alone" in repr(found)

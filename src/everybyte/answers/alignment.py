@@ -275,6 +275,7 @@ def align(
     checks.one_of("align", "method", method, MODELS)
     objective = Objective(model, method) if reference is None else Objective(model, method, reference)
     checks.kind("align", "setup", setup, Setup)
+    setup = setup.of(objective.own)
     if frozen is None:
         frozen = "none" if method == "dpo" and objective.reference == "before" else "whole"
     checks.one_of("align", "frozen", frozen, get_args(Frozen))

@@ -16,6 +16,7 @@ from ..common.search import beyond, fewest, largest_below, most
 from ..common.tables import Shown, Table, sized
 from ..derivation import Derivation
 from ..derivation.growing import largest as largest_size
+from ..derivation.ranges import Range
 from ..theory.budget import Budget, budget, heaviest, not_derived
 from .headroom import EXPANDABLE, PLAYED, PYTORCH, ROUNDING, Headroom, computes, kept_free, left, takes
 from .plan import Rung, plan
@@ -35,8 +36,8 @@ class Fit(Shown):
         witness: what the step with `setup` takes, each tensor rounded up as CUDA's allocator does.
         next: the same for the next value, which does not fit; None where there is no next value.
         configuration: `PYTORCH_ALLOC_CONF`, with which the allocator is simulated: "" for PyTorch's defaults. reserved: what it makes of
-            the step with `setup` in the memory that context and others leave; None where it is not simulated: of a derivation's formula
-            alone, and where `headroom` says what fragmentation takes.
+            the step with `setup` in the memory that context and others leave; None where it is not simulated: of a derivation that does
+            not know its model any more, and where `headroom` says what fragmentation takes.
         failed: the same of `next`, where its peak fits and the allocator runs out. again: a value beyond `next` that runs; None where none
             of those looked at does.
         expandable: the same with `expandable_segments:True`, where the reader says no configuration; else None.
@@ -176,7 +177,7 @@ class Fit(Shown):
         asked, free = units.text(error.segment), units.text(self._driver_has)
         kept, dies = units.text(error.reserved - error.allocated), self.next if self.fits else self.witness
         return (
-            f"{self.vary} {getattr(dies.setup, self.vary):,} fits by its peak, and the allocator runs out: {asked} asked of the driver, "
+            f"{self.vary} {self._size(dies):,} fits by its peak, and the allocator runs out: {asked} asked of the driver, "
             f"which has {free}; {kept} is kept free in pieces"
         )
 
@@ -185,13 +186,17 @@ class Fit(Shown):
         step = _step(self.setup, self.vary)
         if self.vary == "gpus":
             return f"{value - step:,} GPUs are" if value - step > 1 else "1 GPU is"
-        return f"{self.vary} {getattr(self.next, 'sizes', {}).get(self.vary, value + step):,} is"
+        return f"{self.vary} {self._size(self.next):,} is"
 
     def _least(self):
         if self.vary == "gpus" and self.setup.gpus > 1:
             return f"the least that {self.setup.gpus:,} GPUs have each"
-        sizes = getattr(self.witness, "sizes", {})
-        return f"{self.vary} {sizes[self.vary] if self.vary in sizes else getattr(self.setup, self.vary):,}"
+        return f"{self.vary} {self._size(self.witness):,}"
+
+    def _size(self, step):
+        """The value of `vary` in a step; a letter of a derivation's own is no field of its setup."""
+        sizes = getattr(step, "sizes", {})
+        return sizes[self.vary] if self.vary in sizes else getattr(step.setup, self.vary)
 
     def instead(self) -> list[str]:
         """In words, where nothing fits: the nearest GPU and the nearest setup that would."""
@@ -226,7 +231,8 @@ class Fit(Shown):
 
     def said(self) -> list[str]:
         """The lines under the table: why it is no more and, where nothing fits, what would do."""
-        return [self.why(), *([] if self.fits else self.instead()), *self._simulated()]
+        own = [owned] if (owned := self.setup.owned()) else []
+        return [self.why(), *([] if self.fits else self.instead()), *own, *self._simulated()]
 
     def _simulated(self):
         if self.reserved is not None:
@@ -238,15 +244,11 @@ class Fit(Shown):
                 )
             each = "times in the steps simulated the allocator gives back what it keeps to go on, and waits for the GPU"
             return said + [f"{times} {each}{named}" for named, times in again.items() if times and self.fits]
-        if self.witness.witness == "derive":
-            return [
-                "The allocator is not simulated: a formula does not keep the order of requests; .at(batch, sequence).on(gpu) does"
-            ]
-        why = (
-            "Headroom.fragmentation says what it keeps"
-            if self.headroom.fragmentation is not None
-            else "the witness has no requests"
-        )
+        why = "the witness has no requests"
+        if self.headroom.fragmentation is not None:
+            why = "Headroom.fragmentation says what it keeps"
+        elif self.witness.witness == "derive":
+            why = f"{self.model.name} is known by its formula alone, which does not keep the order of requests"
         return [f"The allocator is not simulated: {why}"] if self.fits else []
 
     def as_dict(self) -> dict:
@@ -298,6 +300,7 @@ def fit(
         checks.kind("fit", "configuration", configuration, Settings)
     chosen = settings(configuration or "") if not isinstance(configuration, Settings) else configuration
     checks.one_of("fit", "vary", vary, [*VARY, *getattr(model, "further", "")])
+    setup = setup.of(model.own)
     if isinstance(model, Derivation):
         _check_derived(model, setup)
         witness = _at
@@ -328,13 +331,9 @@ def _found(steps, configuration):
     )  # fmt: skip
 
 
-#: So many values next to the border are tried on each side: pieces fall otherwise from one to the next.
-BESIDE = 1
-
-
 def _played(step, gpu, configuration, headroom, whole=False):
     """What the allocator makes of a step; None where it is not simulated. whole: as `Budget.on`'s."""
-    if not hasattr(step, "on") or step.witness == "derive":  # whose step a dry run has to count first, in seconds
+    if not hasattr(step, "on") or getattr(step, "counted", step) is None:
         return None
     return step.on(gpu, configuration, headroom.room(gpu, step.setup), steps=PLAYED, whole=whole)
 
@@ -344,7 +343,8 @@ class _Steps:
 
     Attributes:
         lettered: whether what varies is a letter of a derivation's own.
-        each: what values are multiples of; low and high: the least and the most of these.
+        each: what values are multiples of; low and high: the least and the most of these. ranges: of a derivation those for which it
+            holds.
     """
 
     def __init__(self, model, setup, gpu, vary, headroom, witness, whole):
@@ -355,6 +355,7 @@ class _Steps:
         low, high = _range(model, setup, vary)
         self.low = -(-low // self.each)
         self.high = max(high // self.each, self.low)
+        self.ranges = model.ranges(vary, setup) if isinstance(model, Derivation) else [Range(self.low, self.high)]
         self._counted, self._played = {}, {}
 
     def at(self, value):
@@ -416,22 +417,32 @@ class _Steps:
     def most_that_run(self, value, configuration):
         """(the largest value below one that runs out of which all that were tried below run, or None; the next; a larger one that runs).
 
-        Of a few values below the border each is tried, and of a few above it, as pieces fall otherwise from one to the next.
+        One value beside the border is tried on each side, as pieces fall otherwise from one to the next.
         """
 
         def ends(number):
-            return self.ends(number * self.each, configuration)
+            return self.ends(self.last(number) * self.each, configuration)
 
-        high, again = value // self.each, None
-        border = largest_below(ends, self.low, high)
+        high, least = value // self.each, self.first(self.low)
+        border, after, again = largest_below(ends, least, high), None, None
         while border is not None:
-            dead = next((n for n in range(max(self.low, border - BESIDE), border + 1) if ends(n)), None)
-            if dead is None:
-                further = range(border + 2, min(border + 2 + BESIDE, high))
-                again = max((n for n in further if not ends(n)), default=None)
+            border = self.last(border)
+            beside = [n for n in (self.last(border - 1), border) if n is not None]
+            if (dead := next(filter(ends, beside), None)) is None:
+                after = self.first(border + 1)
+                again = self.first(after + 1)
+                again = None if again is None or again >= high or ends(again) else again
                 break
-            border = dead - 1 if dead > self.low else None
-        return tuple(n and n * self.each for n in (border, border and border + 1, again))
+            border = self.last(dead - 1)
+        return tuple(n and n * self.each for n in (border, after, again))
+
+    def last(self, number):
+        """The largest number up to one for which the witness holds; None where there is none."""
+        return max((n for r in self.ranges if (n := r.last(number)) is not None), default=None)
+
+    def first(self, number):
+        """The least from one on."""
+        return min((n for r in self.ranges if (n := r.first(number)) is not None), default=None)
 
     def fewest_that_run(self, value, configuration):
         """The same of GPUs: (the fewest above those that run out, or None; the next fewer; None)."""
@@ -454,10 +465,10 @@ _PADDED = 64
 def _check_derived(derivation, setup):
     """A derivation is of one setup."""
     same = derivation.setup.replace(batch=setup.batch, sequence=setup.sequence)
-    for field, value in vars(same).items():
-        if value != getattr(setup, field):
+    for field, value in same.as_dict().items():
+        if value != (asked := setup.as_dict()[field]):
             raise ValueError(
-                f"fit.setup: {field} {getattr(setup, field)!r}, but {derivation.name} was derived with {value!r}; allowed: the "
+                f"fit.setup: {field} {asked!r}, but {derivation.name} was derived with {value!r}; allowed: the "
                 "setup that it was derived with, or another derivation"
             )
 

@@ -321,6 +321,7 @@ def layouts(
     """
     checks.kind("layouts", "model", model, Model)
     checks.kind("layouts", "setup", setup, Setup)
+    setup = setup.of(model.own)
     checks.whole("layouts", "most", most, 1, 1000)
     check(LAYOUT, setup)
     headroom = kept_free("layouts", headroom)

@@ -34,7 +34,8 @@ def fit(
     The value found fits, and the next does not, by the same budget with tensors rounded up to 512 bytes; and no value
     beyond it fits either (of gpus, none below it that was looked at). The setup's own `vary` is not read. PyTorch's allocator
     is simulated, from the first weight on, in the memory that context and others leave, and does not run out at the value
-    found: with PyTorch's defaults, and as `Fit.expandable` with expandable segments, unless the reader says a configuration.
+    found: with PyTorch's defaults, and as `Fit.expandable` with expandable segments, unless the reader says a configuration. Of a model
+    of one's own a dry run counts each step that is simulated, some ten in all, in seconds each.
     Weights come to the GPU as they stay: made on the CPU, or of a module on meta in shares. Near the border a larger batch
     may run where a smaller one does not; the value found is the largest below which every one that was tried runs.
 

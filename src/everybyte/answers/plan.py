@@ -2,7 +2,7 @@
 
 import heapq
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from itertools import product
 from typing import Any
@@ -352,6 +352,7 @@ class Plan(Shown):
         shown = [(name, said) for name, told, said in columns if told]
         title = f"{self.model.name} on {self.gpu.name}, {units.text(self.usable)} usable"
         title += "; time without the host's own" * host
+        title += f". {owned}" if (owned := self.setup.owned()) else ""
         return Table([name for name, _ in shown], [tuple(said(r) for _, said in shown) for r in rungs], title)
 
     def runs(self, rung: Rung) -> bool:
@@ -411,7 +412,7 @@ def plan(
 ) -> Plan:
     """As `own.plan`, of a `Model` whose step is derived, or of a `Counting` of another."""
     checks.kind("plan", "setup", setup, Setup)
-    derived = isinstance(model, Model)
+    setup, derived = setup.of(model.own), isinstance(model, Model)
     if derived:
         setup.check_undivided("plan", "; eb.layouts finds meshes, and eb.budget takes each rank")
     headroom = kept_free("plan", headroom)
@@ -446,7 +447,7 @@ def _rungs(first, switches):
             setup = first.setup.replace(**{name: value for one in chosen for name, value in one.items()})
         except ValueError:  # more chunks than tokens, or loss scaling on shares
             continue
-        differs = {n: v for n, v in vars(setup).items() if v != getattr(first.setup, n)}
+        differs = {f.name: v for f in fields(setup) if (v := getattr(setup, f.name)) != getattr(first.setup, f.name)}
         if not differs:
             yield first
         elif first.takes(setup):

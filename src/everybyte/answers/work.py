@@ -61,7 +61,7 @@ class Work:
 
 def made(model: Model, setup: Setup) -> int:
     """Bytes of all tensors that forward and backward make on a GPU, one after another. Raises as `work`."""
-    return sum(_taken(model, setup).values())
+    return sum(_taken(model, setup.of(model.own)).values())
 
 
 def work(model: Model, setup: Setup) -> Work:
@@ -70,6 +70,7 @@ def work(model: Model, setup: Setup) -> Work:
     Raises:
         ValueError: where the setup does not fit the model, or its step is not derived.
     """
+    setup = setup.of(model.own)
     setup.check_undivided("work")
     taken = _taken(model, setup)
     rings, copied = sent_by(model, setup)
@@ -138,6 +139,7 @@ def matrix_flops(model: Model, setup: Setup) -> int:
     They are `flops.*` and `checkpoint.flops` of the registry less `flops.masked`, what a causal kernel skips. Of adapters the course is
     asked: where nothing trains before a layer, backward has no product for its input.
     """
+    setup = setup.of(model.own)
     if setup.adapters:
         return _course_flops(model, setup)
     tokens, (formed, width) = setup.batch * setup.sequence, _attention(model, setup)

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 from ..common import checks
 
@@ -183,6 +183,10 @@ CHOICES = MappingProxyType(
 OPTIMIZER_IMPLS, ATTENTIONS, LOSSES = CHOICES["optimizer_impl"], CHOICES["attention"], CHOICES["loss"]
 CHECKPOINTINGS, SHARDINGS, SHARDING_UNITS = CHOICES["checkpointing"], CHOICES["sharding"], CHOICES["sharding_units"]
 OFFLOADS, BUCKETS, MASTER_GRADIENTS = CHOICES["offload"], CHOICES["buckets"], CHOICES["master_gradients"]
+#: Fields of which each model has its own value -> what they are while no model is known, and of the book's own models.
+OWNED: Mapping[str, Any] = MappingProxyType(
+    {"sequence": 1024, "precision": "fp32", "attention": "flash", "dropout": 0.0}
+)
 #: The largest rank that is taken for one.
 MOST_RANK = 2**14
 #: Optimizers of torchao and GaLore whose states chapter 24 adds up, and whose steps nothing here runs.

@@ -1,7 +1,7 @@
 """What a model is aligned for: which loss a training step has, and what stands beside the policy in it."""
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal, final, get_args
+from typing import Any, ClassVar, Literal, final, get_args
 
 from ..catalog import Model
 from ..catalog.weights import summed
@@ -111,6 +111,11 @@ class Objective:
     def family(self) -> str | None:
         """The book's reference of the policy."""
         return self.model.family
+
+    @property
+    def own(self) -> dict[str, Any]:
+        """The model's own values, where a setup says none; without its dropout, which trainers with these losses switch off."""
+        return self.model.own | {"dropout": 0.0}
 
     @property
     def sequences(self) -> int:

@@ -2,14 +2,25 @@
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
-from typing import Literal, final
+from typing import Any, ClassVar, Literal, final
 
 from .. import rules
 from ..catalog import Model
 from ..catalog.weights import layers, linears, weights
 from ..common import checks
 from . import choices
-from .choices import CHOICES, DTYPE_BYTES, EVERY_PRECISION, LIBRARIES, LIMITS, LOOPS, MOST_RANK, OPTIMIZERS, SUMMED
+from .choices import (
+    CHOICES,
+    DTYPE_BYTES,
+    EVERY_PRECISION,
+    LIBRARIES,
+    LIMITS,
+    LOOPS,
+    MOST_RANK,
+    OPTIMIZERS,
+    OWNED,
+    SUMMED,
+)
 from .mesh import Mesh, Part
 
 
@@ -119,26 +130,35 @@ def _named(paths, target):
     return [path for path in paths if f".{path}".endswith(f".{target}")] or alike
 
 
+def _are_own(taken):
+    """That some fields are the model's own, in words."""
+    return f"Not said, and so as the model has it: {', '.join(f'{name} {value}' for name, value in taken.items())}"
+
+
 @final
 @dataclass(frozen=True, kw_only=True)
 class Setup:
     """A training configuration: what runs, in which data types, with which switches.
 
+    What is not said of `OWNED` is as the model has it, once a witness is asked about one; what is said is honored, or refused.
+
     Attributes:
-        batch, sequence: sequences in one forward on one GPU, and tokens in each.
+        batch, sequence: sequences in one forward on one GPU, and tokens in each: 1,024, or as many as the model has positions.
         accumulation: forwards and backwards, on a batch each, whose gradients add up before the optimizer's step.
         precision: a key of `PRECISIONS`, `LIBRARIES` or `OWN`. `*-mixed` is autocast over fp32 weights; `bf16-master`
             keeps bf16 weights, and an fp32 copy in the optimizer. Two libraries do that otherwise, on one GPU:
             `bf16-megatron` adds gradients up in one fp32 buffer and frees the 16-bit ones as they come;
             `bf16-deepspeed` has both until the step ends. `own` leaves a module of your own, or a Hugging Face model,
-            in the data types that it is made in.
+            in the data types that it is made in. By default `fp32`; of a Hugging Face config what its `dtype` says, as
+            `from_pretrained` with `dtype="auto"` does: `bf16`, or `own` of another type than fp32.
         optimizer: a key of `OPTIMIZERS`. Under `zero1` it has one vector, its share of all numbers: `adafactor` factors
             nothing there, and 8-bit states are in blocks of it.
         optimizer_impl: all tensors at once, operation by operation (`foreach`, PyTorch's default on CUDA), one after
             another (`loop`), or in one kernel (`fused`); by default the optimizer's first. `muon`'s own step is a loop;
             its AdamW, for what is no matrix of a block, has this implementation.
-        attention: `eager` (the scores exist) or `flash` (they never do).
-        dropout: probability, in [0, 1).
+        attention: `eager` (the scores exist) or `flash` (they never do). By default the model's own: `flash` where its code has it.
+        dropout: probability, in [0, 1). By default the model's own: 0.0 of the book's models, 0.1 of transformers' GPT-2, OPT and BERT.
+            Of a config it is each of its dropouts that is not 0.0.
         loss: `plain` (all tokens' logits exist), `chunked` (one chunk's, recomputed in backward), or `linear-cross-entropy`
             (one chunk's, which become gradients in forward: `torch.nn.functional.linear_cross_entropy` with its default options).
         loss_chunks: for `chunked`: how many chunks of equally many tokens, the last one smaller. `torch.chunk` may make
@@ -182,13 +202,13 @@ class Setup:
     """
 
     batch: int = 8
-    sequence: int = 1024
+    sequence: int = None  # type: ignore[assignment]  # the model's own, as of the others in `OWNED`
     accumulation: int = 1
-    precision: choices.PrecisionName = "fp32"
+    precision: choices.PrecisionName = None  # type: ignore[assignment]
     optimizer: choices.OptimizerName = "adamw"
     optimizer_impl: choices.OptimizerImpl = None  # type: ignore[assignment]  # the optimizer's usual one
-    attention: choices.Attention = "flash"
-    dropout: float = 0.0
+    attention: choices.Attention = None  # type: ignore[assignment]
+    dropout: float = None  # type: ignore[assignment]
     loss: choices.Loss = "plain"
     loss_chunks: int = 8
     master_gradients: choices.MasterGradients = "bf16"
@@ -208,8 +228,14 @@ class Setup:
     zero_grad: choices.ZeroGrad = None  # type: ignore[assignment]
     clip: choices.Clip = None  # type: ignore[assignment]
     mesh: Mesh = Mesh()
+    #: Of `OWNED`: what nobody has said, and what is a model's own.
+    _unsaid: ClassVar[frozenset[str]] = frozenset()
+    _taken: ClassVar[frozenset[str]] = frozenset()
 
     def __post_init__(self):
+        object.__setattr__(self, "_unsaid", frozenset(name for name in OWNED if getattr(self, name) is None))
+        for name in self._unsaid:
+            object.__setattr__(self, name, OWNED[name])
         if isinstance(self.adapters, Mapping):  # as JSON holds it
             for name in self.adapters:
                 checks.one_of("Lora", "field", name, [f.name for f in fields(Lora)])
@@ -350,7 +376,41 @@ class Setup:
         if changes.get("loop") in list(LOOPS):
             row = vars(LOOPS[self.loop])
             changes = {name: None for name, usual in row.items() if getattr(self, name) == usual} | changes
-        return replace(self, **changes)
+        found = replace(self, **dict.fromkeys(self._unsaid) | changes)
+        object.__setattr__(found, "_taken", self._taken - changes.keys())
+        return found
+
+    def of(self, own: Mapping[str, Any]) -> "Setup":
+        """What is left unsaid of `OWNED` as a model has it: what every witness does first.
+
+        Args:
+            own: a field of `OWNED` -> the model's own value, as `Model.own` says it; of `sequence` the most. A field that is not named
+                is as of the book's own models.
+
+        Raises:
+            ValueError: where the model's own value does not go with what is said; it says whose it is.
+        """
+        unsaid = {name: value for name, value in own.items() if name in self._unsaid}
+        if "sequence" in unsaid:
+            unsaid["sequence"] = min(unsaid["sequence"], self.sequence)
+        taken = {name: value for name, value in unsaid.items() if value != getattr(self, name)}
+        if not taken:
+            return self
+        try:
+            found = replace(self, **taken)
+        except ValueError as error:
+            raise ValueError(f"{error}. {_are_own(taken)}") from error
+        object.__setattr__(found, "_taken", frozenset(taken))
+        return found
+
+    @property
+    def taken(self) -> dict[str, Any]:
+        """Fields that are the model's own, as nobody has said them, where the book's own models have another value."""
+        return {name: getattr(self, name) for name in OWNED if name in self._taken}
+
+    def owned(self) -> str:
+        """The same in words; empty where there are none."""
+        return _are_own(self.taken) if self.taken else ""
 
     def check_rank(self, owner: str, model: Model, rank: int, without: tuple[str, ...] = ()) -> None:
         """Raise ValueError where there is no such GPU, or FSDP gives it less than the first of `model`.
@@ -387,4 +447,4 @@ class Setup:
         """Raise ValueError where this setup does not fit `model`: its positions, blocks, tied ends, or heads no flash kernel takes."""
         if self.adapters:
             self.adapters.check_model(model)
-        rules.check(rules.MODEL, self, model)
+        rules.check(rules.MODEL, self.of(model.own), model)

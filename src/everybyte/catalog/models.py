@@ -313,6 +313,22 @@ class Model:
         return own | {"kv_heads": (self.heads,), "head_width": (self.width / self.heads,)}
 
     @property
+    def own(self) -> dict[str, Any]:
+        """What a setup has where it says nothing, by its field: no more tokens than there are positions; of transformers' code its own.
+
+        Configurations of models with learned positions (GPT-2's, OPT's, BERT's) say a dropout of 0.1, others 0.0; and where attention
+        scores are softcapped, or there are sinks, the code has no other attention than eager. Sources: transformers 5.23,
+        models/*/configuration_*.py, and `_supports_sdpa` of models/gemma2 and gpt_oss.
+        """
+        own: dict[str, Any] = {"sequence": self.positions} if self.positions else {}
+        if self.family is None:
+            own |= {
+                "dropout": 0.1 * self.has_positions,
+                "attention": "eager" if self.softcap or self.sinks else "flash",
+            }
+        return own
+
+    @property
     def turning(self) -> int:
         """Numbers of each head that rotary positions rotate."""
         return self.head_width * self.rotary_percent // 100

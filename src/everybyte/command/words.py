@@ -13,7 +13,7 @@ from ..answers.alignment import MODELS, Rollout
 from ..answers.fit import VARY
 from ..answers.headroom import EXPANDABLE, Headroom
 from ..answers.serving import CACHE_TYPES, CACHES, WEIGHTS
-from ..ask.choices import CHOICES, LIMITS, LOOPS
+from ..ask.choices import CHOICES, LIMITS, LOOPS, OWNED
 from ..ask.mesh import Mesh
 from ..ask.objectives import REFERENCES
 from ..ask.setup import Lora, Setup
@@ -121,8 +121,10 @@ def _field(field):
     usual = {"optimizer_impl": "the optimizer's first", "adapters": "none"} | dict.fromkeys(
         vars(LOOPS["plain"]), "the loop's"
     )
+    usual |= {name: f"the model's own, or {value}" for name, value in OWNED.items()}
+    kind = type(OWNED.get(field.name, field.default)).__name__
     return {
-        "type": _TYPES.get(field.name) or _TYPES.get(type(field.default).__name__), "default": field.default, "metavar": "VALUE",
+        "type": _TYPES.get(field.name) or _TYPES.get(kind), "default": field.default, "metavar": "VALUE",
         "help": f"{_allowed(field.name)} (default {usual.get(field.name, field.default)})",
     }  # fmt: skip
 

@@ -7,7 +7,7 @@ from math import log2, prod
 from typing import Any, NamedTuple
 
 from .. import units
-from ..ask.choices import LIMITS
+from ..ask.choices import LIMITS, OWNED
 from ..ask.setup import Setup
 from ..catalog import Described
 from ..common import checks
@@ -125,19 +125,26 @@ class Point(Followed):
         title = f"{self.model.name}, {s.precision}, batch {s.batch:,}, sequence {s.sequence:,}: derived"
         return draw.timeline(self, title, units.largest(self.peak))
 
-    def on(self, gpu, configuration="", memory: int | None = None):
-        """What PyTorch's allocator makes of the step on a GPU: a `Reserved`, as a dry run's `on` says it, which is run for it.
+    @cached_property
+    def counted(self):
+        """The dry run of the same step; None where the derivation does not know its model.
 
         A formula says how many bytes live at an instant, but not in which order tensors come and go.
+        """
+        again = self.derivation.again
+        return again and again(self.setup, **self.sizes)
+
+    def on(self, gpu, configuration="", memory: int | None = None, **options):
+        """What PyTorch's allocator makes of the step on a GPU: a `Reserved`. Arguments as for a dry run's `on`, which is run for it.
 
         Raises:
             ValueError: where the derivation does not know its model.
         """
-        if (again := self.derivation.again) is None:
+        if self.counted is None:
             raise ValueError(
                 f"derive.on: {self.model.name} is known by its formula alone; allowed: eb.dry_run(model, setup).on(gpu)"
             )
-        return again(self.setup, **self.sizes).on(gpu, configuration, memory)
+        return self.counted.on(gpu, configuration, memory, **options)
 
     def by_owner(self) -> list[tuple[str, str, int, int]]:
         """What lives at the peak: (owner, part, tensors, bytes), most bytes first, all blocks' gathered as `blocks.*`."""
@@ -152,7 +159,7 @@ class Point(Followed):
         parts = {name: size for name, size in self.parts.items() if size}
         rows = [sized(*row) for row in (parts | self.phases | {f"peak, in {self.peak_at}": self.peak}).items()]
         title = f"{self.model.name}, batch {self.setup.batch:,}, sequence {self.setup.sequence:,}"
-        return Table((title, "bytes", ""), rows)
+        return Table((title, "bytes", ""), rows, self.derivation.setup.owned())
 
     def __repr__(self):
         s = self.setup
@@ -193,6 +200,11 @@ class Derivation(Shown):
     @property
     def parameters(self) -> int:
         return int(self.model.parameters)
+
+    @property
+    def own(self) -> dict[str, Any]:
+        """What a setup has that leaves it unsaid: what was derived with."""
+        return {name: getattr(self.setup, name) for name in OWNED}
 
     @property
     def further(self) -> str:
@@ -320,6 +332,16 @@ class Derivation(Shown):
         checks.one_of("derive", "vary", vary, letters)
         ranges = [c.ranges[letters[vary]] for c in self.cases]
         return min(r.low for r in ranges), max(r.high for r in ranges)
+
+    def ranges(self, vary: str, setup: Setup) -> list[Range]:
+        """The ranges of `batch`, `sequence`, or a further letter for which a case holds at the setup's other sizes."""
+        letter = next((x for x, name in NAMES.items() if name == vary), vary)
+        at = {"B": setup.batch, "S": setup.sequence}
+        return [
+            c.ranges[letter]
+            for c in self.cases
+            if all(x not in at or at[x] in r for x, r in c.ranges.items() if x != letter)
+        ]
 
     def there(self, instant: Instant, host: bool = False) -> list[tuple[Column, int]]:
         """(column, how many tensors) of what lives at an instant on the GPU, or on the host."""
@@ -455,7 +477,8 @@ class Derivation(Shown):
 
     def said(self) -> list[str]:
         """The lines under the table: the conditions, and how the formula was obtained."""
-        lines = [f"Holds for {'; '.join(words for words, _ in self.conditions)}."]
+        lines = [f"{owned}."] if (owned := self.setup.owned()) else []
+        lines.append(f"Holds for {'; '.join(words for words, _ in self.conditions)}.")
         if others := [_symbolic().place(self, case.ranges.values()) for case in _symbolic().unlike(self)]:
             lines.append(f"Cases of their own, with their own formulas: {'; '.join(others)}.")
         return [*lines, self.how]

@@ -12,9 +12,10 @@ from ..ask.setup import Setup
 from ..common import checks
 from ..derivation import Derivation
 from ..derivation.lettered import Lettered
+from ..dryrun.modules import own
 from ..rules import DERIVED, check
 from . import cache
-from .looks import inputs, subject
+from .looks import subject
 from .solving import solve
 
 __all__ = ["Derivation", "Lettered", "derive"]
@@ -53,6 +54,7 @@ def derive(
             are divided into; naming operation and module.
     """
     checks.kind("derive", "setup", setup, Setup)
+    setup = setup.of(own(model))
     setup.check_undivided("derive")
     checks.one_of("derive", "letters", letters, LETTERS)
     check(DERIVED, setup)
@@ -67,11 +69,7 @@ def derive(
     kept = cache.place(model, setup, batch, rank) if keep else None
 
     def again(setup, **sizes):
-        from ..dryrun import dry_run
-
-        point = setup.batch, setup.sequence
-        made = batch(*point) if callable(batch) else inputs(batch, *point, **sizes)
-        return dry_run(model, setup, batch=made, rank=rank)
+        return found.trace(setup, None, (setup.batch, setup.sequence, *(sizes[x] for x in found.further)), rank)
 
     if kept and (derivation := cache.read(kept)):
         return replace(derivation, setup=setup, again=again)

@@ -8,7 +8,7 @@ from ..ask.choices import DTYPE_BYTES
 from ..ask.setup import Setup
 from ..common import terminal
 from ..dryrun import Trace
-from ..dryrun.modules import workload
+from ..dryrun.modules import own, workload
 from .looks import inputs, subject
 
 #: As CUDA's allocator does.
@@ -37,6 +37,11 @@ class Counting:
     def described(self):
         """What stands for the model in a result: its name and its parameters."""
         return next(iter(self._traces.values())).model
+
+    @property
+    def own(self) -> dict:
+        """What a setup has that leaves it unsaid: the model's own."""
+        return own(self.subject.model)
 
     def trace(self, setup: Setup) -> Trace:
         """The dry run under a setup; of more than three accumulated batches, of three."""

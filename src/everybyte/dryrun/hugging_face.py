@@ -9,6 +9,7 @@ from collections.abc import Callable
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, fields
 from importlib import import_module
+from typing import Any
 from unittest import mock
 
 from torch import nn
@@ -20,6 +21,10 @@ from ..catalog.decoders import decoder
 from ..common import files
 from ..reference.adapters import base_parameters, package
 
+#: A `dtype` of a config -> the precision in which what `from_pretrained` loads by it trains; of another type `own`.
+AS_LOADED = {"float32": "fp32", "bfloat16": "bf16"}
+#: What transformers calls attention -> what a setup does.
+ATTENTIONS = {"sdpa": "flash", "eager": "eager"}
 #: Names of the depth in configurations; the most layers, which a dry run makes and runs one by one in a minute or two.
 DEPTHS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")
 MOST_LAYERS = 10_000
@@ -148,10 +153,39 @@ def decoder_config(model: Model):
 
 def kernel(config) -> str:
     """The attention that transformers takes by default: `sdpa`, or `eager` where the architecture has nothing else."""
+    return "sdpa" if getattr(_made_by(config)[1], "_supports_sdpa", True) else "eager"
+
+
+def own(config) -> dict[str, Any]:
+    """What a setup has that leaves it unsaid: the config's dropout, its attention or else the code's, its data type, its positions.
+
+    Of another attention than eager and `sdpa` it is transformers' name, which no setup takes.
+    """
+    attention = getattr(config, "_attn_implementation", None) or kernel(config)
+    positions = getattr(config, "max_position_embeddings", None)
+    return {
+        "dropout": next((value for value in dropouts(config).values() if value), 0.0),
+        "attention": ATTENTIONS.get(attention, attention), "precision": AS_LOADED.get(dtype(config), "own"),
+    } | ({"sequence": positions} if isinstance(positions, int) and positions > 0 else {})  # fmt: skip
+
+
+def dtype(config) -> str:
+    """The data type in which a config's model is made, by PyTorch's name."""
+    return str(getattr(config, "dtype", None) or "float32").removeprefix("torch.")
+
+
+def _made_by(config):
+    """(transformers' class that makes a config's language model, the model's own; None where it knows none).
+
+    A model that is no decoder is made for masked tokens.
+    """
+    import transformers
     from transformers.models.auto import modeling_auto
 
-    module = modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING.get(type(config), None)
-    return "sdpa" if getattr(module, "_supports_sdpa", True) else "eager"
+    auto, mapping = transformers.AutoModelForCausalLM, modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING
+    if type(config) in modeling_auto.MODEL_FOR_MASKED_LM_MAPPING and not getattr(config, "is_decoder", False):
+        auto, mapping = transformers.AutoModelForMaskedLM, modeling_auto.MODEL_FOR_MASKED_LM_MAPPING
+    return auto, mapping.get(type(config), None)
 
 
 def _decoding(owner, kind, model):
@@ -199,9 +233,6 @@ def made(config, setup: Setup, made_here: bool = False) -> Callable[[], nn.Modul
     Raises:
         ValueError: naming the field of the setup that such a model does not support.
     """
-    import transformers
-    from transformers.models.auto import modeling_auto
-
     kind = type(config).__name__
     for depth in DEPTHS:
         check_depth(f"{kind}.{depth}", getattr(config, depth, None))
@@ -219,11 +250,7 @@ def made(config, setup: Setup, made_here: bool = False) -> Callable[[], nn.Modul
     config.use_cache = False
     for dropout in _dropouts(config, setup, made_here):
         setattr(config, dropout, setup.dropout)
-    auto, mapping = transformers.AutoModelForCausalLM, modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING
-    if type(config) in modeling_auto.MODEL_FOR_MASKED_LM_MAPPING and not getattr(config, "is_decoder", False):
-        auto, mapping = transformers.AutoModelForMaskedLM, modeling_auto.MODEL_FOR_MASKED_LM_MAPPING
-    attention = "eager" if setup.attention == "eager" else "sdpa"
-    module = mapping.get(type(config), None)
+    (auto, module), attention = _made_by(config), "eager" if setup.attention == "eager" else "sdpa"
     if attention == "sdpa" and not getattr(module, "_supports_sdpa", True):
         raise ValueError(f"Setup.attention: {setup.attention!r} is not what {module.__name__} has; allowed: 'eager'")
     positions = getattr(config, "max_position_embeddings", None)
@@ -247,20 +274,29 @@ def made(config, setup: Setup, made_here: bool = False) -> Callable[[], nn.Modul
     return make
 
 
+def dropouts(config) -> dict[str, float]:
+    """The probabilities of a config with which its language model drops numbers."""
+    named = (name for name in vars(config) if "dropout" in name or name.endswith("_pdrop"))
+    others = ("summary_", "classifier")  # of heads for other tasks
+    said = {name: getattr(config, name) for name in named if not name.startswith(others)}
+    return {name: value for name, value in said.items() if isinstance(value, float)}
+
+
 def _dropouts(config, setup, made_here):
-    """The fields of a config that are set to the setup's dropout; none where the config has a dropout, which must be equal."""
+    """The fields of a config that are set to the setup's dropout; none where a reader's config has a dropout, which must be equal.
+
+    They are those that transformers does not make 0.0, of OPT not attention's; where it makes all 0.0, all.
+    """
     kind, said = type(config).__name__, vars(config)
     for name, value in said.items():
         if "layerdrop" in name and value:
             raise ValueError(
                 f"{kind}.{name}: {value} leaves layers out by chance, so that no two steps take the same; allowed: 0.0"
             )
-    named = (name for name in said if "dropout" in name or name.endswith("_pdrop"))
-    others = ("summary_", "classifier")  # of heads for other tasks
-    dropouts = {name: said[name] for name in named if isinstance(said[name], float) and not name.startswith(others)}
-    own = {name: value for name, value in dropouts.items() if value}
+    there = dropouts(config)
+    own = {name: value for name, value in there.items() if value}
     if made_here or not own:
-        return list(dropouts)
+        return list(own or there)
     if setup.dropout not in own.values():
         name, value = next(iter(own.items()))
         raise ValueError(
@@ -272,11 +308,10 @@ def _dropouts(config, setup, made_here):
 
 def refuse(setup: Setup, what: str, meaningless: set) -> None:
     """Raise ValueError where a field that `what` does not use is not at its default."""
-    for said in fields(Setup):
-        value = getattr(setup, said.name)
-        if said.name in meaningless and value != said.default:
+    for name, usual in vars(Setup()).items():
+        if name in meaningless and (value := getattr(setup, name)) != usual:
             raise ValueError(
-                f"Setup.{said.name}: {value!r} means nothing to {what}, which decides this itself; allowed: {said.default!r}"
+                f"Setup.{name}: {value!r} means nothing to {what}, which decides this itself; allowed: {usual!r}"
             )
     if setup.sharding_units == "block+ends":
         raise ValueError(

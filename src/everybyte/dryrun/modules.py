@@ -4,6 +4,7 @@ import math
 import sys
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -18,6 +19,7 @@ from ..reference import FAMILIES
 from ..reference.step import random_batch
 from ..rules import PIPELINE, TENSOR, check
 from . import alignment, hugging_face
+from .hugging_face import AS_LOADED
 from .workload import Workload, kind_of, of_reference
 
 #: Fields of a setup that a module of your own decides itself.
@@ -28,6 +30,7 @@ def workload(model, setup: Setup, batch=None, rank: int = 0) -> Workload:
     """The workload of the arguments of `dry_run`; it raises what `dry_run` raises."""
     if isinstance(model, Model):
         hugging_face.check_depth("Model.layers", model.layers)
+    setup = setup.of(own(model))
     _check_mesh(model, setup, batch)
     if isinstance(model, Model | Objective):
         if batch is not None:
@@ -61,6 +64,17 @@ def workload(model, setup: Setup, batch=None, rank: int = 0) -> Workload:
     from .divided import mesh_trainer
 
     return replace(work, trains=mesh_trainer)
+
+
+def own(model) -> dict[str, Any]:
+    """What of a setup a model has of its own, where nobody says it; a module of your own decides itself, without the setup.
+
+    Raises:
+        ValueError: for a config whose attention no setup has.
+    """
+    if isinstance(model, Model | Objective):
+        return model.own
+    return hugging_face.own(model) if is_config(model) else {}
 
 
 def _check_mesh(model, setup, batch):
@@ -104,7 +118,9 @@ def _of_config(config, setup, batch, model=None):
     if batch is None:
         shape = (setup.batch, setup.sequence), torch.int64
         batch = {"input_ids": shape, "labels": shape}
-    return _own(hugging_face.made(config, setup, model is not None), setup, batch, model)
+    work = _own(hugging_face.made(config, setup, model is not None), setup, batch, model)
+    as_loaded = AS_LOADED.get(hugging_face.dtype(config)) == setup.base_dtype == "bf16"
+    return replace(work, as_loaded=as_loaded and model is None)
 
 
 def _own(make, setup, batch, model=None):
@@ -138,7 +154,7 @@ def _as_given(setup, first):
         least, most = LIMITS[field]
         if not least <= size <= most:
             raise ValueError(f"dry_run.batch: a {field} of {size}; allowed: {least} to {most:,}")
-    return setup.replace(**given)
+    return setup.replace(**{field: size for field, size in given.items() if size != getattr(setup, field)})
 
 
 def _targets(inputs):

@@ -1,7 +1,7 @@
 """A workload: what a step trains, and on what."""
 
 from collections.abc import Callable
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import KW_ONLY, dataclass
 from functools import partial
 
@@ -33,6 +33,7 @@ class Workload:
         setup: what runs: with the batch and the sequence of the arguments.
         model: the `Model`; None where the module must be counted first.
         trains: makes the trainer. as_made: whether the data types in which `make` makes its tensors are the reader's word.
+            as_loaded: whether a config says the weights' data type, so that they are made in it, and nothing casts them, or buffers.
     """
 
     make: Callable[[], nn.Module]
@@ -44,6 +45,7 @@ class Workload:
     _: KW_ONLY
     trains: Callable[..., Trainer] = trainer_of
     as_made: bool = False
+    as_loaded: bool = False
 
     def module(self) -> nn.Module:
         """The module, on device "meta".
@@ -64,7 +66,8 @@ class Workload:
             _check_dtypes(module, self.setup)
         if not any(p.requires_grad for p in module.parameters()):
             raise refused(f"{type(module).__name__} has no parameter to train", "one or more")
-        return adapted(module, self.setup)
+        with _uncast(module) if self.as_loaded else nullcontext():
+            return adapted(module, self.setup)
 
     def counted(self, module: nn.Module) -> Model | Counted:
         """The `model` of the trace."""
@@ -80,7 +83,10 @@ class Workload:
     def trainer(self, module: nn.Module, setup: Setup, **options) -> Trainer:
         """A trainer that calls the module as this workload does."""
         own = setup.precision in OWN
-        with _floats_alone(module) if self.as_made and not (own or setup.adapters) else as_it_is(module, setup):
+        casts = as_it_is(module, setup)
+        if not (own or setup.adapters):
+            casts = _floats_alone(module) if self.as_made else _uncast(module) if self.as_loaded else casts
+        with casts:
             # Where nothing is cast, that, and no more, is what the trainer is told.
             trainer = self.trains(module, setup.replace(precision="fp32") if own else setup, **options)
 
@@ -142,6 +148,16 @@ def _check_dtypes(module, setup):
         f"{what} of {type(module).__name__} is made in {dtype}, and precision {setup.precision!r} would make it {wanted}",
         f"precision 'own', which casts nothing, or a module made in {types} alone",
     )
+
+
+@contextmanager
+def _uncast(module):
+    """A context in which a cast of the module leaves it as it is."""
+    module.to = lambda *_: module
+    try:
+        yield
+    finally:
+        del module.to
 
 
 @contextmanager

@@ -64,6 +64,7 @@ def measure(
     """
     options: dict[str, Any] = {"warm_up": warm_up, "steps": steps, "points": points, "tf32": tf32, "limit": limit}
     check_request(model, setup, recipe=recipe, **options)
+    setup = setup.of(model.own)
     if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not timeout > 0:
         raise ValueError(f"measure.timeout: {timeout!r} is not a number of seconds above 0")
     check_device(device)

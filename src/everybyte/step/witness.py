@@ -57,7 +57,8 @@ class Witness:
         columns = {"at the peak": self.parts} | {name.replace("_", " "): self.parts_at(name) for name in ends}
         names = [part for part in self.parts if any(live.get(part) for live in columns.values())]
         rows = [[part, *(live.get(part, 0) for live in columns.values())] for part in names]
-        return Table(["part (B)", *columns], [*rows, ["total", *(sum(live.values()) for live in columns.values())]])
+        rows.append(["total", *(sum(live.values()) for live in columns.values())])
+        return Table(["part (B)", *columns], rows, self.setup.owned())
 
     def __repr__(self: Any):
         return (
@@ -77,7 +78,7 @@ class Witness:
             "phases": self.phases,
             "peak": self.peak,
             "peak_at": self.peak_at,
-        } | ({"host": self.host} if self.host else {})
+        } | {name: more for name, more in (("own", self.setup.taken), ("host", self.host)) if more}
 
 
 class Followed(Witness):

@@ -124,6 +124,7 @@ def budget(model: Model | Objective, setup: Setup, rounding: int = 1, rank: int 
             and what answers instead.
     """
     checks.whole("budget", "rounding", rounding, 1, 2**30)
+    setup = _settled(model, setup)
     course = course_of(model, setup, rank)
     found = course.budget(letters(_model(model), setup, rounding, rank), rounding)
     host, parts = course.host(letters(_model(model), setup, rank=rank)), found.parts | {"workspace": 0}
@@ -160,6 +161,12 @@ def heavy(model, setup: Setup) -> list[int]:
     return [stage * every + place * mesh.tensor for stage in stages for place in places]
 
 
+def _settled(model, setup):
+    """The setup with what it leaves unsaid as the model has it; of what is none as it is, which `course_of` refuses."""
+    known = isinstance(model, Model | Objective) and isinstance(setup, Setup)
+    return setup.of(model.own) if known else setup
+
+
 def _model(model: Model | Objective) -> Model | Scorer:
     """Whose dimensions the letters stand for."""
     return model.trained if isinstance(model, Objective) else model
@@ -167,6 +174,7 @@ def _model(model: Model | Objective) -> Model | Scorer:
 
 def course_of(model: Model | Objective, setup: Setup, rank: int = 0):
     """The course of a step: its operations with formulas for sizes. Arguments and errors as for `budget`."""
+    setup = _settled(model, setup)
     if isinstance(model, Objective):
         model.check(setup)
         setup.check_model(model.model)
@@ -199,6 +207,7 @@ def course_of(model: Model | Objective, setup: Setup, rank: int = 0):
 
 def not_derived(model: Model, setup: Setup) -> str | None:
     """Why the model's step with the setup is not derived, in words, with what answers instead; None where it is derived."""
+    setup = setup.of(model.own)
     return broken(SCHEDULE, setup) or broken(FORMULA, setup, model)
 
 
@@ -247,6 +256,7 @@ def peaks(model: Model, setup: Setup, batch, sequence, rounding: int = 1):
     import numpy
 
     checks.kind("peaks", "setup", setup, Setup)
+    setup = _settled(model, setup)
     setup.check_undivided("peaks", "; eb.budget takes each rank")
     checks.one_of("peaks", "setup.loss", setup.loss, ("plain",))
     checks.whole("peaks", "rounding", rounding, 1, 2**30)

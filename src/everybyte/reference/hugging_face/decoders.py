@@ -112,7 +112,8 @@ class Decoder(nn.Module):
         self.leaf = self.recomputes and setup.adapters is not None
         self.eager, self.window = setup.attention == "eager", model.window
         for module in self.modules():
-            module.dropout = setup.dropout
+            if not isinstance(module, OPTAttention):  # whose configurations have a dropout of its own, of 0.0
+                module.dropout = setup.dropout
             if isinstance(module, Attention) and self.eager:
                 module.attend = module.eagerly
         return self
