@@ -247,12 +247,12 @@ def test_where_nothing_fits_it_says_what_is_too_large_and_what_would_do():
 
 
 def test_a_step_that_is_not_derived_is_refused_by_name_and_counted_by_a_witness_that_knows_it():
-    normed = eb.model("gemma-2-2b")
+    normed = eb.model("opt-350m")
     for call in (fit, plan):
-        with pytest.raises(ValueError, match="^Model.softcap: True of gemma-2-2b .*eb.dry_run"):
+        with pytest.raises(ValueError, match="^Model.post_norm: True of opt-350m .*eb.dry_run"):
             call(normed, eb.Setup(sequence=64), "h200")
-    small = normed.replace(layers=2, width=64, heads=4, kv_heads=4, head_width=16, ffn_width=96, vocabulary=500)
-    eager = eb.Setup(sequence=16, attention="eager")
+    small = normed.replace(layers=2, width=64, heads=4, ffn_width=96, embedding_width=32, vocabulary=500)
+    eager = eb.Setup(sequence=256, attention="eager")
     wanted = eb.dry_run(small, eager.replace(batch=3), rounding=ROUNDING).peak
     counted = fit(small, eager, card(wanted), "batch", NOTHING, eb.dry_run)
     assert counted.value == 3 and counted.free == 0 and counted.next.peak > wanted
@@ -345,7 +345,7 @@ def test_the_command(capsys):
         (["gpt2", "--gpu", "h200", "--vary", "width"], "fit.vary: 'width'"),
         (["gpt2", "--gpu", "h200", "--conf", "grow:True"], "PYTORCH_ALLOC_CONF.setting: 'grow'"),
         (["gpt2", "--gpu", "h200", "--keep-other", "1"], "not a number followed by a unit"),
-        (["gemma-2-2b", "--gpu", "h200"], "Model.softcap"),
+        (["gemma-2-2b", "--gpu", "h200"], "Setup.attention: 'flash' is not what transformers' gemma-2-2b has"),
         (
             ["gpt2", "--gpu", "t4", "--precision", "bf16"],
             "Setup.precision: 'bf16' on t4, which has no bf16; allowed: fp32, fp16-mixed",

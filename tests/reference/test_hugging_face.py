@@ -6,7 +6,7 @@ import pytest
 import torch
 from small_decoders import small
 
-from everybyte.catalog.decoders import DECODERS
+from everybyte.catalog.decoders import GENERATING
 from everybyte.dryrun.hugging_face import decoder_config
 from everybyte.reference.hugging_face import cache, decoders
 
@@ -68,7 +68,7 @@ def same_passes(ours, theirs, layers, kept, vocabulary):
             torch.testing.assert_close(found, wanted, rtol=1e-3, atol=1e-3)
 
 
-@pytest.mark.parametrize("kind", DECODERS)
+@pytest.mark.parametrize("kind", GENERATING)
 def test_the_same_logits_over_a_cache_that_grows(kind):
     ours, theirs, config, model = both(kind, 5, window=0)
     same_passes(

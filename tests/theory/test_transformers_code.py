@@ -57,14 +57,38 @@ def test_random_steps_agree_to_the_byte(seed):
 @pytest.mark.parametrize("precision", ["bf16", "bf16-mixed", "fp32"])
 @pytest.mark.parametrize("kind", TRAINED)
 def test_every_family_agrees(kind, precision, gpus, checkpointing):
-    model = small(kind, 7).replace(window=0, code="transformers")
-    sharding = "zero3" if gpus > 1 else "none"
-    if kind == "gemma" and gpus > 1 and precision == "bf16-mixed":  # its embedding's scale is cast in each forward
-        pytest.skip("not derived")
-    to_the_byte(
-        model,
-        eb.Setup(batch=2, sequence=24, precision=precision, checkpointing=checkpointing, gpus=gpus, sharding=sharding),
-    )
+    model = small(kind, 7).replace(code="transformers")
+    model = model.replace(window=min(model.window, 16))
+    attention = "eager" if model.softcap or model.sinks else "flash"
+    shared = {"gpus": gpus, "sharding": "zero3" if gpus > 1 else "none"}
+    setup = eb.Setup(batch=2, sequence=24, precision=precision, checkpointing=checkpointing, attention=attention)
+    to_the_byte(model, setup.replace(**shared))
+
+
+@pytest.mark.parametrize("kind, attention, checkpointing", [("gemma2", "eager", "none"), ("gemma3", "flash", "full")])
+def test_layers_of_two_kinds_in_a_row_that_is_long(kind, attention, checkpointing):
+    """Of periods in the middle one stands for many; what is left over comes last; the timeline numbers blocks as the model does."""
+    model = small(kind, 3).replace(code="transformers", window=16, full_every=3, layers=23)
+    setup = eb.Setup(batch=1, sequence=24, precision="bf16", attention=attention, checkpointing=checkpointing)
+    to_the_byte(model, setup)
+    to_the_byte(model, setup.replace(gpus=2, sharding="zero3"))
+    owners = [owner.split(".")[1] for *_, owner in eb.budget(model, setup).operations if owner.startswith("blocks.")]
+    assert list(dict.fromkeys(owners)) == [str(i) for i in range(23)]
+
+
+def test_attention_that_transformers_has_not_is_refused():
+    with pytest.raises(
+        ValueError, match="^Setup.attention: 'flash' is not what transformers' gemma-2-2b has; allowed: 'eager'$"
+    ):
+        eb.budget(eb.model("gemma-2-2b"), eb.Setup(sequence=64))
+
+
+def test_kinds_of_blocks_that_are_too_many_are_refused():
+    model = eb.model("qwen3-8b").replace(layers=200, window=16, full_every=100)
+    with pytest.raises(
+        ValueError, match="^Model.full_every: 100 blocks of qwen3-8b .*allowed: at most 64; eb.dry_run takes it"
+    ):
+        eb.budget(model, eb.Setup(batch=1, sequence=64))
 
 
 def test_published_dimensions():

@@ -6,6 +6,8 @@ from .models import Model, architectures
 DECODERS = architectures("decoders.toml")
 #: Fields of a model that no step of theirs is derived with.
 GENERATES_ALONE = ("latent_rank", "shared_experts")
+#: Those whose passes that generate are derived.
+GENERATING = {kind: fields for kind, fields in DECODERS.items() if kind not in ("gemma2", "gemma3")}
 
 
 def untrained(model: Model) -> str | None:
@@ -18,21 +20,24 @@ def untrained(model: Model) -> str | None:
     return f"Model.{field}: {getattr(model, field)} of {model.name} is not derived in training" if field else None
 
 
-def decoder(model: Model) -> str:
+def decoder(model: Model, among=DECODERS) -> str:
     """transformers' `model_type` of the decoder that a model is.
+
+    Args:
+        among: `DECODERS`, or some of them.
 
     Raises:
         ValueError: where it is none of the derived decoders; the message names the field that differs from the nearest one.
     """
     apart = {
         name: [field for field, allowed in wanted.items() if getattr(model, field) not in allowed]
-        for name, wanted in DECODERS.items()
+        for name, wanted in among.items()
     }
     nearest = min(apart, key=lambda name: len(apart[name]))
     if not apart[nearest]:
         return nearest
     field = apart[nearest][0]
-    allowed = DECODERS[nearest][field]
+    allowed = among[nearest][field]
     said = f"{allowed[0]} to {allowed[-1]:,}" if isinstance(allowed, range) else " or ".join(map(repr, allowed))
     raise ValueError(
         f"Model.{field}: {getattr(model, field)!r} of {model.name} is of no decoder whose passes are derived; allowed, as in "

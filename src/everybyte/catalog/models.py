@@ -248,6 +248,11 @@ class Model:
         return self.window > 0 and not (self.full_every and (layer + 1) % self.full_every == 0)
 
     @property
+    def period(self) -> int:
+        """Layers after which those with and without the window come again; 1 where all are alike, as in the book's code."""
+        return self.full_every if self.family is None and 0 < self.full_every <= self.layers else 1
+
+    @property
     def windowed_layers(self) -> int:
         """Layers that have the window; the others attend to all tokens."""
         full = self.layers // self.full_every if self.full_every else 0

@@ -76,14 +76,15 @@ _UNLIKE = "with {m.name}, which transformers' code runs, is not derived"
 TRANSFORMERS = table(
     Unlike("Model.code", lambda s, m: (why := untrained(m)) and (m.code == "reference" and m.unlike_reference() or why), instead="eb.dry_run and eb.derive take it"),
     only("offload", "none"),
+    Rule("Model.full_every", lambda s, m: m.period > 64, "blocks of {m.name} that are not alike are too many to follow", "at most 64"),
     Rule("precision", lambda s, m: s.precision in LIBRARIES, allowed=", ".join(PRECISIONS)),
-    Rule("precision", lambda s, m: m.scaled_embedding and s.fsdp and s.dtypes.autocast, allowed="bf16, bf16-master or fp32"),
-    Rule("sequence", lambda s, m: (m.full_every or m.chunked) and 0 < m.window <= s.sequence,
-         "reaches the window of {m.window}, which not every layer of {m.name} has in this form", "less"),
     Rule("optimizer", _one_by_one, "goes from tensor to tensor in the order of transformers' modules",
          "adamw, adam or adafactor with optimizer_impl 'foreach', sgd or momentum"),
     why=_UNLIKE,
     instead="eb.dry_run takes it",
+    when=lambda s, m: m.family is None,
+) + table(
+    Rule("attention", lambda s, m: (m.softcap or m.sinks) and s.attention != "eager", "is not what transformers' {m.name} has", "'eager'"),
     when=lambda s, m: m.family is None,
 ) + table(
     Rule("mesh", lambda s, m: not s.mesh.alone, allowed="no mesh"),

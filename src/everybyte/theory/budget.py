@@ -215,12 +215,13 @@ def _unrolled(model, setup, rounding, rank):
     """(operations, part -> live bytes, phase -> place, kernels) of a whole step, block after block."""
     operations, course, marks, kernels = [("rest", "rest", "")], [], {"rest": 0}, [()]
     reading = course_of(model, setup, rank).at(letters(_model(model), setup, rounding, rank), rounding)
+    every = _model(model).period
     for operation, live, turns in reading.unrolled():
         if operation is not None and operation.name in MARKS:
             marks[operation.name] = len(course)
             operations.append((operation.name, operation.name, ""))
         elif operation is not None and operation.taken:
-            operations.append((operation.name, place_of(operation), _owner(operation, turns, setup)))
+            operations.append((operation.name, place_of(operation), _owner(operation, turns, setup, every)))
         elif operation is not None:
             continue
         if operation is not None:
@@ -231,12 +232,16 @@ def _unrolled(model, setup, rounding, rank):
     return operations, {part: [live[part] for live in course] for part in course[0]}, marks, [*kernels, ()]
 
 
-def _owner(operation, turns, setup):
-    """The module's path, with the block's own number."""
+def _owner(operation, turns, setup, every):
+    """The module's path, with the block's own number. every: blocks in one turn of their loop."""
     if not operation.owner.startswith("blocks."):
         return operation.owner
-    block = turns.get("block", 0) + turns.get("segment", 0) * setup.segment
-    return ".".join(["blocks", str(block), *operation.owner.split(".")[2:]])
+    _, number, *path = operation.owner.split(".")
+    if every > 1:
+        block = turns["block"] * every + int(number) % every
+    else:
+        block = turns.get("block", 0) + turns.get("segment", 0) * setup.segment
+    return ".".join(["blocks", str(block), *path])
 
 
 def peaks(model: Model, setup: Setup, batch, sequence, rounding: int = 1):

@@ -10,7 +10,7 @@ from dataclasses import replace
 from functools import lru_cache
 
 from ..ask.setup import Setup
-from ..catalog.decoders import decoder
+from ..catalog.decoders import GENERATING, decoder
 from ..catalog.weights import layers, weights
 from .attention import MASK_MULTIPLE
 from .course import Course
@@ -66,7 +66,7 @@ def cached(model) -> list[tuple]:
 
 def check(model, static=False) -> None:
     """Raise ValueError where a model's passes are not derived, naming the field. static: with a cache whose room does not grow."""
-    kind = decoder(model)
+    kind = decoder(model, GENERATING)
     if model.head_width % 8 or model.head_width > 256:
         raise ValueError(
             f"Model.head_width: {model.head_width} of {model.name} is padded by the kernel of attention; allowed: multiples of 8 up to 256"
@@ -170,14 +170,11 @@ class Decoder(Network):
             a loop. first: how many of those that are traced have no experts.
     """
 
-    losses = ()
+    losses, buffer = (), HALF
 
     def __init__(self, tape, model, kind, blocks, every, first):
         self.kind, self.every, self.first = kind, every, first
         super().__init__(tape, model, Setup(batch=1, sequence=8), [blocks], (), HALF)
-
-    def _place(self, number):
-        return (("block", number // self.every),)
 
     def weights_of(self, of, number):
         """The weights of one block: those of every block, and those of its experts or dense MLP."""

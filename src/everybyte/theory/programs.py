@@ -7,13 +7,14 @@ from importlib.util import resolve_name
 from pathlib import Path
 from types import CodeType, ModuleType
 
+from ..ask.choices import DTYPE_BYTES
 from ..catalog.decoders import decoder
 from ..catalog.weights import adapters, layers, weights
 from . import operations as op
 from . import stand_in
 from .attention import scaled_dot_product_attention
 from .autograd import Parameter
-from .tape import Storage
+from .tape import FP32, Storage, Type
 from .tensor_parallel import Undivided
 from .tensors import contiguous_strides
 from .titles import Naming
@@ -85,6 +86,8 @@ class Network:
     losses: tuple[str, ...] = ("head", "loss")
     #: Whether adapters are switched on.
     adapted = True
+    #: Blocks that stand in one turn of a loop; the data type of buffers.
+    every, buffer = 1, FP32
 
     def __init__(self, tape, model, setup, blocks, chunks, type, beside=None, split=None, experts=None):
         self.split, self.experts = split or Undivided(), experts
@@ -100,8 +103,8 @@ class Network:
         for weight in of["embeddings"]:
             self._add(weight.name, weight.shape)
         for i in range(sum(blocks)):
-            for weight in self.weights_of(of, i):
-                self._add(f"blocks.{i}.{weight.name}", weight.shape, self._place(i))
+            for name, shape in self._named(self.weights_of(of, i)):
+                self._add(f"blocks.{i}.{name}", shape, self._place(i))
             for weight in trained:
                 self._add(f"blocks.{i}.{weight.name}", weight.shape, self._place(i), beside[1])
         for weight in of["last"]:
@@ -130,8 +133,17 @@ class Network:
 
     def _place(self, number):
         """The place of a block: its segment, if there are any, and its turn there."""
+        if self.every > 1:
+            return (("block", number // self.every),)
         segment = max(i for i, start in enumerate(self.starts) if start <= number)
         return (("segment", segment),) * bool(self.setup.segment) + (("block", number - self.starts[segment]),)
+
+    @staticmethod
+    def _named(found):
+        """(name, shape) of each weight: norms of one group are numbered on."""
+        for weight in found:
+            for more in range(int(weight.count)):
+                yield weight.name.replace("norm2", f"norm{2 + more}"), weight.shape
 
     def _add(self, name, shape, place=(), adapter=None):
         shape = self.experts.shape(name, shape) if self.experts else shape
@@ -225,6 +237,10 @@ class Network:
 
 class Transformers(Network):
     """One of Hugging Face's decoders, with its loss, on a tape."""
+
+    def __init__(self, tape, model, setup, *given, **options):
+        self.every, self.buffer = model.period, Type(setup.base_dtype, DTYPE_BYTES[setup.base_dtype])
+        super().__init__(tape, model, setup, *given, **options)
 
     def _built(self, model, setup):
         module = source("hugging_face.decoders").DECODERS[decoder(model)](model).trained(model, setup)

@@ -330,9 +330,9 @@ class Module:
     def title(self):
         """Its name in words."""
         name = self.path.rpartition(".")[2]
-        return {"norm": "last norm", "norm1": "norm 1", "norm2": "norm 2", "gate_up": "gate and up"}.get(
-            name, name.replace("_", " ")
-        )
+        if name.startswith("norm"):
+            return f"norm {name[4:]}" if name[4:] else "last norm"
+        return {"gate_up": "gate and up"}.get(name, name.replace("_", " "))
 
     def register_buffer(self, name, buffer, persistent=True):
         setattr(self, name, buffer)
@@ -351,7 +351,7 @@ class Module:
                 value.tape = network.tape
             elif isinstance(value, Later):
                 found = network.parameters.get(here.replace(".own.", "."))
-                setattr(self, name, found or stored(network.tape, value.sizes))
+                setattr(self, name, found or stored(network.tape, value.sizes, network.buffer))
 
     def modules(self):
         yield self
@@ -469,7 +469,9 @@ def cat(parts, dim):
 
 
 def tensor(number, dtype=None, device=None):
-    return number if device is None else new(device, _title(device, "tensor"), (), INT64)
+    if device is None:
+        return Later() if dtype is None else number
+    return new(device, _title(device, "tensor"), (), INT64)
 
 
 def pad(x, sizes, value):
@@ -500,7 +502,7 @@ def checkpoint(function, *args, use_reentrant=False, context_fn=None):
     segment = isinstance(args[0], list) and not context_fn
     if segment:
         first = network.number(args[0][0].path)
-        turn = "segment", network.starts.index(first)
+        turn = network._place(first)[0]
 
     def run(*args):
         with tape.turns(turn), tape.within(naming=naming.again(), network=network):

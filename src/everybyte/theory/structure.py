@@ -21,7 +21,7 @@ from .buckets import buckets
 from .context import own_sequence
 from .course import PARTS, SHARED_PARTS, Course
 from .expert_parallel import OWN, along, received
-from .letters import Letter, up
+from .letters import Letter, over, up
 from .loops import LoopStep
 from .losses import is_thin
 from .optimizers import PAGED, QUANTIZED
@@ -59,19 +59,22 @@ def _bucketed(model, setup, rounding, rank):
 class Blocks:
     """How many blocks are traced, in how many segments, and which of them stands for how many.
 
+    Args:
+        every: blocks that stand in one turn of the loop, of which no two need be alike; what is left over comes last.
+
     Attributes:
         segments: blocks that are traced in each segment. segment: the loop of segments, if any; block: place -> its loop.
         stretched: which turns stand for others.
     """
 
-    def __init__(self, blocks, setup):
+    def __init__(self, blocks, setup, every=1):
         few = (3, 1)
         if setup.fsdp:  # it gathers a block while its neighbor is at work
             few = (5, 2)
         elif setup.adapters:  # the first block may hold no rotary angles: then the second lets them go
             few = (4, 2)
         self.segment = None
-        if setup.segment:
+        if setup.segment and every == 1:
             size = Letter(setup.segment, "K")
             full = up(blocks, size) - 1  # all but the last segment, which has what is left
             last = blocks - full * size
@@ -82,9 +85,9 @@ class Blocks:
             self.segments = (inner.turns,) * count + (final.turns,)
             self.stretched = self.segment.middle, inner.middle, final.middle
         else:
-            loop = Loop.of(blocks, *few)
+            loop = Loop.of(over(blocks, every) if every > 1 else blocks, *few)
             self.block = lambda place: loop
-            self.segments, self.stretched = (loop.turns,), loop.middle
+            self.segments, self.stretched = (every * loop.turns + blocks % every,), loop.middle
 
 
 class Plan:
@@ -92,7 +95,7 @@ class Plan:
 
     def __init__(self, model, setup):
         layers = Letter(model.layers, "L")
-        blocks = Blocks(layers, setup)
+        blocks = Blocks(layers, setup, model.period)
         self.loops = {
             "batch": Loop.of(Letter(setup.accumulation, "n_a"), 3, 1), "layer": Loop.of(layers, 3, 1), "block": blocks.block,
         }  # fmt: skip

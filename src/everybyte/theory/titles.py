@@ -16,7 +16,7 @@ TITLES: dict[str, dict[str, tuple]] = {
     "GPTStage.forward": {"arange": ("positions",)},
     "GPT.embed": {"add": ("embedding",), "dropout": ("embedding",)},
     "Llama.embed": {"mul": ("embedding scaled",)},
-    "Llama.rows": {"mul": ("embedding scaled",)},
+    "Llama.rows": {"to": ("scale cast",), "mul": ("embedding scaled",)},
     "turns": {
         "arange": ("pairs", "positions"), "div": ("fractions",), "neg": ("exponents",), "pow": ("speeds",), "mul": ("angles",),
         "cos": ("cosines",), "sin": ("sines",), "float": ("positions",),
@@ -119,13 +119,15 @@ TITLES: dict[str, dict[str, tuple]] = {
     "turn_and_join": {"cat": ("q joined", "k joined")},
     "turn_then_join": {"cat": ("q joined", "k joined")},
     "attend": {"reshape": ("heads", "heads"), "contiguous": ("heads merged",)},
-    "attend_eagerly": _SCORES | {"add": ("scores with mask",), "to": ("weights",), "dropout": ("weights",), "contiguous": ("heads merged",)},
+    "attend_eagerly": _SCORES | {
+        "div": ("scores over the cap",), "tanh": ("tanh of scores",), "mul": ("scaled scores", "capped scores"), "add": ("scores with mask",), "to": ("weights",), "dropout": ("weights",), "contiguous": ("heads merged",),
+    },
     "attend_narrowly": _SCORES | {"add": ("scores with mask",), "to": ("weights",), "dropout": ("weights",)},
     "repeated": {"expand": ("keys repeated", "values repeated"), "reshape": ("keys repeated", "values repeated")},
     "mask": {
-        "arange": ("sequences", "heads", "queries", "keys"), "add": ("queries shifted", "keys shifted"), "expand": ("mask",),
+        "arange": ("sequences", "heads", "queries", "keys") * 2, "add": ("queries shifted", "keys shifted") * 2, "expand": ("mask",) * 2,
     },
-    "Nothing.mask": {"zeros": ("zero",), "where": ("mask as numbers",)},
+    "Nothing.mask": {"zeros": ("zero",) * 2, "where": ("mask as numbers",) * 2},
     "causal": {"le": ("mask",)},
     "within": {
         "new_ones": ("true",), "sub": ("first that is attended to",), "gt": ("inside the window",), "and": ("inside and true", "mask"),
@@ -136,6 +138,8 @@ TITLES: dict[str, dict[str, tuple]] = {
     "Window.put": {"cat": ("keys joined", "values joined")},
     "Room.begin": {"zeros": ("keys' room", "values' room"), "tensor": ("tokens counted",)},
     "Room.update": {"arange": ("places",), "add": ("places shifted",)},
+    "CappedHead.forward": {"div": ("logits over the cap",), "tanh": ("tanh of logits",), "mul": ("capped logits",)},
+    "GemmaBlock.forward": {"add": ("residual 1", "residual 2")},
     "Decoder.places": {"arange": ("positions",), "add": ("positions shifted",)},
     "extended": {"float": ("logits in fp32",), "argmax": ("largest",), "cat": ("tokens joined",)},
     "GPT2.hidden": {"add": ("embedding",), "dropout": ("embedding",)},

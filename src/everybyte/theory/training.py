@@ -166,7 +166,7 @@ class Step:
             if self.model.scaled_embedding:
                 yield Piece(1, self.stored.width, "buffers")
             if not self.model.has_positions:
-                yield Piece(over(self.model.turning, 2), self.stored.width, "buffers", 2)
+                yield Piece(over(self.model.turning, 2), self.stored.width, "buffers", 2 * self.network.module.tables)
         if self.setup.attention == "eager" and self.model.family == "gpt":
             square = product((self.model.positions, self.model.positions))
             yield Piece(square, self.stored.width, "buffers", Letter(self.model.layers, "L"))

@@ -22,14 +22,13 @@ class Nothing:
     """No cache, as in training: keys and values pass through.
 
     Attributes:
-        window: how many tokens back a token attends to; 0 where it is not limited. eager: whether the scores exist, which always have
-            a mask.
+        near: whether a token attends to a window alone. eager: whether the scores exist, which always have a mask.
     """
 
-    seen = 0
+    seen, near, window = 0, False, 0
 
-    def __init__(self, window=0, eager=False):
-        self.window, self.eager = window, eager
+    def __init__(self, eager=False):
+        self.eager = eager
 
     def update(self, keys, values):  # (B, K, S, D) each
         return keys, values
@@ -45,12 +44,24 @@ class Nothing:
         return torch.where(found, torch.zeros((), dtype=x.dtype, device=x.device), torch.finfo(x.dtype).min)
 
 
+class Near(Nothing):
+    """The same of a layer whose tokens attend to the last W alone."""
+
+    near = True
+
+    def __init__(self, window, eager=False):
+        super().__init__(eager)
+        self.window = window
+
+
 class Growing:
     """What a layer keeps in tensors that grow by a copy: `DynamicLayer`.
 
     Attributes:
         keys, values: (B, K, T, D) each; None before the first pass. seen: tokens that have been read.
     """
+
+    near = False
 
     def __init__(self):
         self.keys = self.values = None
@@ -76,6 +87,8 @@ class Growing:
 
 class Window(Growing):
     """What a layer keeps whose tokens attend to the last W alone: `DynamicSlidingWindowLayer`."""
+
+    near = True
 
     def __init__(self, window):
         super().__init__()

@@ -7,7 +7,7 @@ from torch.utils import checkpoint
 
 from ..gpt import ACTIVATIONS
 from ..llama import GatedMLP
-from .cache import kinds
+from .cache import Near, Nothing, kinds
 from .mixtures import Experts, SharedExperts
 from .parts import (
     Conv1D,
@@ -15,6 +15,7 @@ from .parts import (
     RMSNorm,
     Rotary,
     attend,
+    attend_capped,
     attend_eagerly,
     attend_narrowly,
     gelu_tanh,
@@ -79,6 +80,7 @@ class Decoder(nn.Module):
     #: Whether backward recomputes the blocks; whether what they get requires a gradient though no embedding trains, as peft has it then.
     recomputes = leaf = False
     dropout = 0.0
+    head_of = nn.Linear
 
     def __init__(self, model):
         super().__init__()
@@ -87,7 +89,7 @@ class Decoder(nn.Module):
             self.position = nn.Embedding(model.learned_positions, model.width)
         self.blocks = nn.ModuleList(self.block(model, i) for i in range(model.layers))
         self.norm = self.norm_of(model, model.width)
-        self.head = nn.Linear(model.width, model.vocabulary, bias=False)
+        self.head = self.head_of(model.width, model.vocabulary, bias=False)
         if model.tied:
             self.head.weight = self.token.weight
 
@@ -110,11 +112,13 @@ class Decoder(nn.Module):
         """Bound to how a setup trains it: which attention, with which dropout, what backward recomputes. Returns the decoder."""
         self.recomputes = setup.checkpointing == "full"
         self.leaf = self.recomputes and setup.adapters is not None
-        self.eager, self.window = setup.attention == "eager", model.window
+        eager = setup.attention == "eager"
+        full, near = Nothing(eager), Near(model.window, eager)
+        self.nothing = [near if model.windowed(i) else full for i in range(len(self.blocks))]
         for module in self.modules():
             if not isinstance(module, OPTAttention):  # whose configurations have a dropout of its own, of 0.0
                 module.dropout = setup.dropout
-            if isinstance(module, Attention) and self.eager:
+            if isinstance(module, Attention) and eager:
                 module.attend = module.eagerly
         return self
 
@@ -312,7 +316,13 @@ class LlamaBlock(nn.Module):
 
 
 class Llama(Decoder):
-    norm_of = staticmethod(rms_norm)
+    """All layers are of one kind: there is one mask.
+
+    Attributes:
+        tables: of the speeds by which tokens turn.
+    """
+
+    norm_of, tables = staticmethod(rms_norm), 1
 
     def __init__(self, model):
         super().__init__(model)
@@ -326,17 +336,117 @@ class Llama(Decoder):
         return rows
 
     def rows(self, tokens):
-        return self.token(tokens) if self.scale is None else self.token(tokens) * self.scale
+        rows = self.token(tokens)
+        return rows if self.scale is None else rows * self.scale.to(rows.dtype)
 
     def hidden(self, tokens, cache):
         rows = self.embed(tokens)
         places = self.places(rows, cache)
-        masks = {kind: layer.mask(rows) for kind, layer in kinds(cache).items()}
+        masks = {kind: layer.mask(rows) for kind, layer in self.kinds(cache).items()}
         x = self.entered(rows)
-        turns = self.rotary(x, places)
+        turns = self.turns(x, places, cache)
         for block, layer in self.layers(cache, places):
-            x = block(x, turns, masks[type(layer)], layer)
+            x = block(x, turns[layer.near], masks[type(layer)], layer)
         return self.norm(x)
+
+    def kinds(self, cache):
+        """Each kind of layer that has a mask -> a layer of it."""
+        return kinds(cache)
+
+    def turns(self, x, places, cache):
+        """Whether a layer is near -> its cosines and sines."""
+        return (self.rotary(x, places),) * 2
+
+
+class Windowed(Llama):
+    """Ministral, Qwen 2.5 and 3: layers are of two kinds. The mask of those that attend to all tokens is made though there be none."""
+
+    def kinds(self, cache):
+        beside = [Nothing(cache[0].eager)] if isinstance(cache[0], Nothing) else []
+        return kinds([*cache, *beside])
+
+
+# Gemma 2 and 3.
+
+
+class GemmaAttention(LlamaAttention):
+    """Queries and keys are normed once the heads stand apart."""
+
+    def __init__(self, model):
+        super().__init__(model)
+        if model.qk_norm:
+            self.q_norm, self.k_norm = OffsetNorm(self.head), OffsetNorm(self.head)
+
+    def forward(self, x, turns, mask, layer):
+        q = self.apart(self.q(x), self.heads)
+        k = self.apart(self.k(x), self.kv_heads)
+        v = self.apart(self.v(x), self.kv_heads)
+        q = self.q_norm(q)
+        k = self.k_norm(k)
+        q, k = turn(q, k, *turns)
+        k, v = layer.update(k, v)
+        return self.attended(q, k, v, mask)
+
+
+class CappedAttention(GemmaAttention):
+    eagerly = staticmethod(attend_capped)
+
+
+class GemmaBlock(nn.Module):
+    """A norm before and a norm after attention, and MLP."""
+
+    def __init__(self, model, attention):
+        super().__init__()
+        self.norm1, self.attention, self.norm2 = rms_norm(model, model.width), attention, rms_norm(model, model.width)
+        self.norm3, self.mlp, self.norm4 = rms_norm(model, model.width), GatedMLP(model), rms_norm(model, model.width)
+
+    def forward(self, x, turns, mask, layer):
+        residual = x
+        x = self.norm1(x)
+        x, _scores = self.attention(x, turns, mask, layer)
+        x = self.norm2(x)
+        x = residual + x
+        residual = x
+        x = self.norm3(x)
+        x = self.mlp(x)
+        x = self.norm4(x)
+        return residual + x
+
+
+class CappedHead(nn.Linear):
+    """Logits pass through a scaled tanh."""
+
+    def forward(self, x):
+        logits = super().forward(x)
+        logits = logits / 30.0
+        logits = torch.tanh(logits)
+        return logits * 30.0
+
+
+class Gemma2(Windowed):
+    head_of = CappedHead
+
+    def block(self, model, i):
+        return GemmaBlock(model, CappedAttention(model))
+
+
+class Gemma3(Windowed):
+    """Tokens turn by other speeds in layers with the window."""
+
+    def __init__(self, model):
+        super().__init__(model)
+        self.near = Rotary(model.turning)
+        if any(not model.windowed(i) for i in range(model.layers)):
+            self.tables = 2
+        else:
+            self.rotary = self.near
+
+    def block(self, model, i):
+        return GemmaBlock(model, GemmaAttention(model))
+
+    def turns(self, x, places, cache):
+        found = {layer.near for layer in cache}
+        return {near: (self.near if near else self.rotary)(x, places) for near in found}
 
 
 # GPT-NeoX.
@@ -474,6 +584,7 @@ class GLM(DeepSeek):
 
 #: transformers' `model_type` -> the class of its decoders.
 DECODERS: dict[str, type] = {
-    **dict.fromkeys(("llama", "mistral", "ministral", "qwen2", "qwen3", "gemma", "phi3", "mixtral"), Llama),
-    "gpt2": GPT2, "opt": OPT, "gpt_neox": NeoX, "deepseek_v3": DeepSeek, "glm4_moe": GLM,
+    **dict.fromkeys(("llama", "mistral", "gemma", "phi3", "mixtral"), Llama),
+    **dict.fromkeys(("ministral", "qwen2", "qwen3"), Windowed),
+    "gemma2": Gemma2, "gemma3": Gemma3, "gpt2": GPT2, "opt": OPT, "gpt_neox": NeoX, "deepseek_v3": DeepSeek, "glm4_moe": GLM,
 }  # fmt: skip

@@ -1,6 +1,7 @@
 """What the decoders share: norms, positions that turn, the function of GPT-2's MLP, and attention."""
 
 import math
+from functools import partial
 
 import torch
 from torch import nn
@@ -125,16 +126,26 @@ def attend(q, k, v, mask=None, scale=None, dropout=0.0):
     return y.transpose(1, 2).contiguous(), None
 
 
-def attend_eagerly(q, k, v, mask, scale=None, dropout=0.0):
-    """The same with the scores, which are returned too. Source: `eager_attention_forward`."""
+def attend_eagerly(q, k, v, mask, scale=None, dropout=0.0, cap=0.0):
+    """The same with the scores, which are returned too. cap: the scale of a tanh that they pass through; 0: they do not.
+
+    Source: `eager_attention_forward`.
+    """
     groups = q.size(1) // k.size(1)
     keys, values = (repeated(k, groups), repeated(v, groups)) if groups > 1 else (k, v)
     scores = torch.matmul(q, keys.transpose(2, 3)) * (q.size(-1) ** -0.5 if scale is None else scale)
+    if cap:
+        scores = scores / cap
+        scores = torch.tanh(scores)
+        scores = scores * cap
     scores = scores + mask
     scores = F.softmax(scores, dim=-1, dtype=torch.float32).to(q.dtype)
     scores = F.dropout(scores, dropout, True)
     y = torch.matmul(scores, values)
     return y.transpose(1, 2).contiguous(), scores
+
+
+attend_capped = partial(attend_eagerly, cap=50.0)
 
 
 def attend_narrowly(q, k, v, mask, scale=None, dropout=0.0):

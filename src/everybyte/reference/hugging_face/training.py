@@ -3,8 +3,6 @@
 from torch import nn
 from torch.nn import functional as F
 
-from .cache import Nothing
-
 
 class CausalLoss(nn.Module):
     """Cross-entropy of the next token, in fp32. Source: `loss/loss_utils.py`, `ForCausalLMLoss`.
@@ -30,7 +28,7 @@ class CausalLoss(nn.Module):
 def outputs_of(decoder, tokens, labels, items=None):  # (B, S) each, () -> (), (B, S, V)
     """What the model gives for a batch: its loss, and the logits, which live as long as somebody has them."""
     decoder.loss.items = items
-    return decoder(tokens, [Nothing(decoder.window, decoder.eager)] * len(decoder.blocks), labels)
+    return decoder(tokens, decoder.nothing, labels)
 
 
 def loss_of(decoder, tokens, labels):  # (B, S) each
