@@ -182,7 +182,29 @@ def test_the_labs_lay_them_beside_formula_and_dry_run(tmp_path):
     )
     write(tmp_path / "h200.jsonl", head | {"fingerprint": 64 * "0"}, line)
     assert rehearsed(gpt2, {"it": setup}, folder=tmp_path).rows[0][3] == "not rehearsed"
-    assert rehearsed(gpt2, {"it": setup}, folder=tmp_path / "none").caption == "Rehearsed, and nothing is measured"
+    none = rehearsed(gpt2, {"it": setup}, folder=tmp_path / "none")
+    assert none.rows[0][3] == "not rehearsed" and none.caption.startswith(
+        "Rehearsed, and nothing is measured. Not rehearsed: it"
+    )
+
+
+@pytest.mark.parametrize("phase", [None, "step"])
+def test_a_step_that_is_not_on_the_shelf_is_named_with_what_records_it(tmp_path, phase):
+    setup, gpt2 = eb.Setup(batch=1, sequence=8, optimizer="sgd"), eb.model("gpt2")
+    head, line = lines(setup={"batch": 1, "sequence": 8, "optimizer": "sgd"})
+    write(tmp_path / "h200.jsonl", head, line)
+
+    def caption(**setups):
+        return rehearsed(gpt2, setups, folder=tmp_path, phase=phase).caption
+
+    assert "ot rehearsed" not in caption(there=setup)
+    said = caption(there=setup, two=setup.replace(batch=2), three=setup.replace(batch=3))
+    assert "Not rehearsed: two (gpt2), three (gpt2); none on h200's shelf (labs/rehearsals/h200.jsonl)." in said
+    assert "`everybyte rehearse --set-up --grid --gpu h200`" in said and 'eb.rehearse(model, setup, gpu="h200")' in said
+    write(tmp_path / "h200.jsonl", head | {"fingerprint": 64 * "0"}, line)
+    assert "Not rehearsed: there (gpt2); the reference step has changed since those on h200's shelf" in caption(
+        there=setup
+    )
 
 
 def test_a_phase_s_bytes_stand_alone(tmp_path):

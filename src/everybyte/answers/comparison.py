@@ -144,6 +144,9 @@ def rehearsed(
         model, setups: as `side_by_side`'s. gpu: whose shipped rehearsals. folder: where they are, by default the book's.
         phase: whose bytes, one of `phases`; by default the peak's, with what was allocated and reserved for it.
 
+    Returns:
+        A row for each step. Where no rehearsal of some is shipped, the caption names them and says what records them.
+
     Raises:
         ValueError: for another phase.
     """
@@ -152,11 +155,12 @@ def rehearsed(
 
     if phase is not None:
         checks.one_of("rehearsed", "phase", phase, PHASES)
-    shelf, rows = shipped(gpu, folder), []
+    shelf, rows, missing = shipped(gpu, folder), [], []
     columns = ["predicted", "dry run", "rehearsed: tensors", "cuBLAS", *([] if phase else ["allocated", "reserved"])]
     for name, shape, setup in _steps(model, setups):
         said = [_bytes(witness(shape, setup), phase) for witness in (budget, dry_run)]
         found = shelf.found.get((shape, setup)) if shelf and not shelf.stale else None
+        missing += [] if found else [f"{name} ({shape.name})"]
         if found is None or found.oom:
             rest: list[object] = ["out of memory" if found else "not rehearsed", *["–"] * (len(columns) - 3)]
         else:
@@ -166,7 +170,20 @@ def rehearsed(
     versions = f" as on {catalog_gpu(gpu).title}, PyTorch {shelf.head['torch']}: no GPU" if shelf else ""
     what = f"{phase or 'peak'} (B)".replace("_", " ")
     reserved = "" if phase or not shelf else "; reserved: what the allocator holds, freed blocks that it keeps too"
-    return Table([what, *columns], rows, f"Rehearsed{versions}, and nothing is measured{reserved}")
+    return Table(
+        [what, *columns], rows, f"Rehearsed{versions}, and nothing is measured{reserved}{_unknown(missing, shelf, gpu)}"
+    )
+
+
+def _unknown(names, shelf, gpu):
+    """What a table of rehearsals says of the steps that it has none of."""
+    if not names:
+        return ""
+    why = "the reference step has changed since those on" if shelf and shelf.stale else "none on"
+    return (
+        f". Not rehearsed: {', '.join(names)}; {why} {gpu}'s shelf (labs/rehearsals/{gpu}.jsonl). `everybyte rehearse --set-up "
+        f'--grid --gpu {gpu}` records the steps of the labs\' grid; `eb.rehearse(model, setup, gpu="{gpu}")` rehearses any other'
+    )
 
 
 def _bytes(witness, phase):
