@@ -9,6 +9,7 @@ import everybyte as eb
 from everybyte.ask.choices import OWNED
 from everybyte.command.running import main
 from everybyte.dryrun import hugging_face
+from everybyte.lab.measuring import check_request
 
 transformers = pytest.importorskip("transformers")
 torch = pytest.importorskip("torch")
@@ -80,8 +81,8 @@ def test_the_books_own_models_have_what_they_had():
     assert setup.as_dict() == eb.Setup(**OWNED).as_dict() and not setup.of(gpt2.own).taken
 
 
-def test_a_derivation_and_its_fit_have_the_models_own_values(monkeypatch):
-    monkeypatch.setenv("EVERYBYTE_CACHE", "off")
+def test_a_derivation_and_its_fit_have_the_models_own_values(monkeypatch, tmp_path):
+    monkeypatch.setenv("EVERYBYTE_CACHE", str(tmp_path))  # where fit finds what derive kept
     config, setup = CONFIGS["gpt2"][0](), eb.Setup()
     derivation = eb.derive(config, setup)
     assert derivation.at(3, 40).peak == eb.dry_run(config, setup.replace(batch=3, sequence=40)).peak
@@ -146,3 +147,14 @@ def test_the_command_takes_what_config_json_says(tmp_path, capsys):
     assert said["own"] == {"sequence": 64, "precision": "bf16", "dropout": 0.1}
     assert main(["dry-run", "--hf", str(path), "--batch", "1", "--dropout", "0.0"]) == 2
     assert "GPT2Config" in capsys.readouterr().err
+
+
+def test_a_measured_step_is_as_long_as_the_model_has_positions_and_no_longer():
+    """The book's own code is given its setup as it stands: there a longer sequence is refused."""
+    tiny = eb.Model(layers=1, width=16, heads=2, vocabulary=300, positions=32)
+    assert check_request(tiny, eb.Setup()).sequence == 32 == eb.budget(tiny, eb.Setup()).setup.sequence
+    for setup in (eb.Setup(), eb.Setup(sequence=33)):
+        with pytest.raises(ValueError, match=r"^Setup\.sequence: (1024|33) is more than the 32 positions"):
+            setup.check_model(tiny)
+    with pytest.raises(ValueError, match=r"^Setup\.sequence: 33 is more than the 32 positions"):
+        check_request(tiny, eb.Setup(sequence=33))

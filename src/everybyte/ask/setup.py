@@ -447,4 +447,4 @@ class Setup:
         """Raise ValueError where this setup does not fit `model`: its positions, blocks, tied ends, or heads no flash kernel takes."""
         if self.adapters:
             self.adapters.check_model(model)
-        rules.check(rules.MODEL, self.of(model.own), model)
+        rules.check(rules.MODEL, self, model)

@@ -63,8 +63,7 @@ def measure(
         Failed: where the process dies, with its exit status and last lines, or takes longer than `timeout`.
     """
     options: dict[str, Any] = {"warm_up": warm_up, "steps": steps, "points": points, "tf32": tf32, "limit": limit}
-    check_request(model, setup, recipe=recipe, **options)
-    setup = setup.of(model.own)
+    setup = check_request(model, setup, recipe=recipe, **options)
     if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not timeout > 0:
         raise ValueError(f"measure.timeout: {timeout!r} is not a number of seconds above 0")
     check_device(device)
@@ -146,7 +145,7 @@ def _ranks(gpus):
 
 
 def check_request(model, setup, *, warm_up=2, steps=5, points=0, tf32=False, limit=None, recipe=None, alone=False):
-    """Raise ValueError where a worker could only fail, before one is started.
+    """The setup, with what it leaves unsaid as the model has it. Raise ValueError where a worker could only fail, before one is started.
 
     alone: rank 0 is measured alone, and collectives move nothing.
     """
@@ -164,6 +163,7 @@ def check_request(model, setup, *, warm_up=2, steps=5, points=0, tf32=False, lim
         raise ValueError(
             f"rehearse.setup: mesh {setup.mesh} is not rehearsed; allowed: tensor or context alone, or none"
         )
+    setup = setup.of(model.own)
     setup.check_model(model)
     checks.whole("measure", "warm_up", warm_up, 1, 1000)
     checks.whole("measure", "steps", steps, 1, 1000)
@@ -179,3 +179,4 @@ def check_request(model, setup, *, warm_up=2, steps=5, points=0, tf32=False, lim
             raise ValueError(
                 f"Model.vocabulary: {model.vocabulary} has no place for every byte of prose; allowed: 256 or more"
             )
+    return setup

@@ -69,9 +69,8 @@ def record(
     if isinstance(minutes, bool) or not isinstance(minutes, int | float) or not minutes > 0:
         raise ValueError(f"record.minutes: {minutes!r} is not a number above 0")
     devices.check(device)
-    wanted = list(configurations) if configurations is not None else grid(only)
-    for configuration in wanted:
-        check_request(configuration.model, configuration.setup)
+    asked = configurations if configurations is not None else grid(only)
+    wanted = [replace(one, setup=check_request(one.model, one.setup)) for one in asked]
     return _Recording(Path(out), time.monotonic() + 60 * minutes, device, need, start).run(wanted)
 
 

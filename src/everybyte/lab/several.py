@@ -98,8 +98,7 @@ def runs(
         ValueError: for bad input, and for a `device` that there is not.
     """
     steps = {name: (model(setup) if callable(model) else model, setup) for name, setup in setups.items()}
-    for step in steps.values():
-        check_request(*step)
+    steps = {name: (step[0], check_request(*step)) for name, step in steps.items()}
     if device is None and not _gpu():
         how = {name: options.get(name) for name in ("tf32", "expandable", "limit")} | {"recipe": None}
         return _recorded(steps, records, dict.fromkeys(steps, how))
@@ -176,7 +175,7 @@ def trainings(
     steps = {name: (model, setup) for name, setup in setups.items()}
     for name, step in steps.items():
         checks.kind("trainings", "recipe", recipes[name], Recipe)
-        check_request(*step, recipe=recipes[name])
+        steps[name] = model, check_request(*step, recipe=recipes[name])
     live = device is not None or _gpu()
     said, found = "", {name: [] for name in steps}
     for seed in seeds:

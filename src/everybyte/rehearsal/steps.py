@@ -43,8 +43,7 @@ def rehearse(
     Raises:
         ValueError: for bad input, or where there is no environment; the message says how to make one.
     """
-    check_request(model, setup, alone=True)
-    setup = setup.of(model.own)
+    setup = check_request(model, setup, alone=True)
     checks.flag("rehearse", "expandable", expandable)
     if memory is not None:
         checks.whole("rehearse", "memory", memory, 2 * devices.CONTEXT, 2**40)

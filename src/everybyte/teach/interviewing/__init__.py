@@ -39,6 +39,7 @@ def interview(of="llama-3.1-8b", gpu: Gpu | str = "h100-80gb", setup: Setup | No
         few = min(4096, of.positions or 4096)
         setup = Setup(batch=2, sequence=few, precision="bf16-mixed", gpus=GPUS, sharding="zero3")
     checks.kind("interview", "setup", setup, Setup)
+    setup = setup.of(of.own)
     if not derived:
         setup.check_model(of)
     asked: Any = Derived(of) if derived else of
