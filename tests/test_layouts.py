@@ -7,12 +7,14 @@ import pytest
 
 import everybyte as eb
 from everybyte import draw
-from everybyte.answers.layouts import TERMS, Layout, _refused, at_least, candidates, priced, tokens_of
+from everybyte.answers.layouts import TERMS, Layout, _refused, at_least, candidates, fsdp_sends, priced, tokens_of
 from everybyte.answers.plan import made, work
+from everybyte.answers.work import phase_flops, phase_made
 from everybyte.theory.budget import heaviest, heavy, not_derived
 
 LLAMA = eb.model("llama-3.1-8b", code="reference")
 SETUP = eb.Setup(gpus=8, sequence=4096, batch=1, accumulation=4, precision="bf16-mixed", sharding="zero3")
+ALONE = {"gpus": 1, "accumulation": 1, "sharding": "none"}
 
 
 @pytest.fixture(scope="module")
@@ -140,9 +142,30 @@ def test_the_price_of_plain_fsdp_is_the_plans_own():
         assert set(terms) == set(TERMS) and not terms["idle"] and not terms["tensor"]
         assert terms["arithmetic"] == pytest.approx(whole.flops / gpu.flops("bf16"), rel=1e-9)
         # The root's norm is the last of the network, and of 32 blocks' weights none leaves a share that is filled up.
-        assert terms["data"] == pytest.approx(whole.sent / gpu.ring(8), rel=1e-3)
+        sent = [sum(phase.sent for phase in whole.phases[n:4:2]) / gpu.ring(8) for n in (0, 1)]
+        assert [4 * one for one in fsdp_sends(LLAMA, setup, gpu)] == pytest.approx(sent, rel=1e-3)
         # What FSDP itself copies is in the plan's bytes, and is not in these.
         assert 0.6 < terms["memory"] / (whole.moved / gpu.bandwidth) < 1
+
+
+def test_a_step_waits_for_what_no_phase_of_it_hides():
+    """A forward's gathers hide behind forward alone, a backward's gathers and reductions behind backward alone."""
+    gpu, few = eb.gpu("h100-80gb"), SETUP.replace(sequence=512)
+    terms, sends = priced(LLAMA, few, gpu), fsdp_sends(LLAMA, few, gpu)
+    forward, backward = (
+        flops / gpu.bf16_flops + 2 * size / gpu.bandwidth
+        for flops, size in zip(*(of(LLAMA, few.replace(**ALONE)) for of in (phase_flops, phase_made)), strict=True)
+    )
+    assert forward < sends[0] and backward < sends[1]
+    assert terms["data"] == pytest.approx(4 * (sends[0] - forward + sends[1] - backward))
+    assert priced(LLAMA, SETUP, gpu)["data"] == 0  # eight times as many tokens
+    piped = few.replace(gpus=32, mesh=eb.Mesh(pipeline=4), sharding="zero2")
+    gathered, reduced = fsdp_sends(LLAMA, piped, gpu)
+    assert (gathered, reduced) == pytest.approx(
+        (sends[0] / 4, 2 * sends[0] / 4), rel=0.15
+    )  # bf16, fp32; a ring of two nodes
+    once = gathered - forward / 4 + reduced - backward / 4
+    assert priced(LLAMA, piped, gpu)["data"] == pytest.approx(once) and once > 0
 
 
 def test_each_dimension_has_its_price():
@@ -195,7 +218,8 @@ def test_experts_have_their_price():
     assert apart["expert"] == pytest.approx(4 * MIXTURE.layers * sent / gpu.peer_link)
     # All of a GPU's experts are its own, and are not gathered. The others' gradients are not made, what travels is.
     experts = MIXTURE.layers * MIXTURE.experts * 3 * MIXTURE.width * MIXTURE.expert_width
-    assert whole["data"] - apart["data"] == pytest.approx(4 * 6 * experts * 7 / 8 / gpu.ring(8))
+    sends = [sum(fsdp_sends(MIXTURE, EIGHT.replace(mesh=mesh), gpu)) for mesh in (eb.Mesh(), EIGHT.mesh)]
+    assert sends[0] - sends[1] == pytest.approx(6 * experts * 7 / 8 / gpu.ring(8))
     for checkpointing in ("none", "operations", "full"):
         setups = [EIGHT.replace(checkpointing=checkpointing, mesh=mesh) for mesh in (eb.Mesh(), EIGHT.mesh)]
         one, other = (priced(MIXTURE, setup, gpu)["memory"] * gpu.bandwidth for setup in setups)
@@ -210,7 +234,8 @@ def test_experts_whose_matrices_are_cut_too_send_whole_rows():
     whole, cut = EIGHT.replace(gpus=4, mesh=eb.Mesh(expert=4)), EIGHT.replace(mesh=eb.Mesh(tensor=2, expert=4))
     one, other = (Layout(MIXTURE, setup, gpu, gpu.memory, priced(MIXTURE, setup, gpu)) for setup in (whole, cut))
     assert _refused(MIXTURE, cut) is None and other.terms["expert"] == pytest.approx(one.terms["expert"])
-    assert other.terms["data"] == pytest.approx(one.terms["data"] / 2)
+    sends = [sum(fsdp_sends(MIXTURE, setup, gpu)) for setup in (whole, cut)]
+    assert sends[1] == pytest.approx(sends[0] / 2)
     assert "\nexpert_parallel_degree = 4\nexpert_tensor_parallel_degree = 2\n" in other.torchtitan()
     assert "expert_tensor" not in one.torchtitan() and other.name.startswith("TP 2 EP 4, ")
 

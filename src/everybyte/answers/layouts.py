@@ -21,7 +21,7 @@ from ..theory.budget import Budget, budget, heaviest, heavy, not_derived
 from . import throughput
 from .communicators import communicators
 from .headroom import PLAYED, PYTORCH, ROUNDING, Headroom, computes, kept_free
-from .work import held, made, matrix_flops, short_of, standing
+from .work import held, phase_flops, phase_made, short_of, standing
 
 #: What a step does, one after another, in the order of the table; where there are experts, `expert` too.
 TERMS = ("arithmetic", "memory", "tensor", "context", "pipeline", "data", "idle")
@@ -63,7 +63,7 @@ class Layout:
 
     @property
     def seconds(self) -> float:
-        """Of one step at the data sheet's rates, its parts one after another: what layouts are ordered by."""
+        """Of one step at the data sheet's rates, less what FSDP sends meanwhile: what layouts are ordered by."""
         return sum(self.terms.values())
 
     @property
@@ -307,8 +307,9 @@ def layouts(
 
     A step sees as many tokens as the setup's does. Data parallelism is FSDP: weights are gathered for each micro-batch, or in a
     pipeline once for all. Time is the data sheet's: arithmetic, bytes through the GPU's memory, and what each dimension sends
-    by the slowest link that it crosses (`Gpu.ring`), one after another; a pipeline is idle for (P − 1) / m of it. Published runs took
-    1.1 to 2.0 times that, with sequences of more than 8,192 tokens up to 3.6 times (`throughput.runs`), so ranges are shown. Tensor
+    by the slowest link that it crosses (`Gpu.ring`), one after another, but that what FSDP sends hides behind what its phase computes
+    (`priced`); a pipeline is idle for (P − 1) / m of it. Published runs took 1.3 to 2.4 times that, with sequences of more than 8,192
+    tokens up to 3.7 times (`throughput.runs`), so ranges are shown. Tensor
     parallelism stays within a node, and a part of a sequence has `LEAST` tokens. Of mixtures routers are balanced. Memory is
     `budget`'s, of each stage and place of a ring; and the allocator of the GPU that needs the most is simulated.
 
@@ -388,40 +389,38 @@ def _divisors(number, most=None):
 def priced(model: Model, setup: Setup, gpu: Gpu) -> dict[str, float]:
     """Part of `TERMS`, of mixtures `expert` too -> seconds of one step of a GPU, at the data sheet's rates.
 
-    Sources: bytes that sequence parallelism sends, Korthikanti et al. 2022, arXiv:2205.05198, section 4.2.2; the share of a
-    pipeline's time that it is idle, Narayanan et al. 2021, arXiv:2104.04473, section 2.2.1.
+    What FSDP sends hides behind what its own phase computes, arithmetic and memory: weights gathered in forward and backward, gradients
+    reduced in backward. `data` is the rest, for which the step waits. Where weights stay from forward to backward (`zero2`) backward
+    gathers none; in a pipeline the first micro-batch gathers, and the last reduces.
+
+    Sources: bytes that sequence parallelism sends, Korthikanti et al. 2022, arXiv:2205.05198, section 4.2.2; the share of a pipeline's
+    time that it is idle, Narayanan et al. 2021, arXiv:2104.04473, section 2.2.1.
     """
     mesh, one = setup.mesh, _alone(setup, narrowed=bool(model.experts))  # autocast leaves experts in fp32
     piped, many, places = mesh.pipeline > 1, setup.accumulation, mesh.context * mesh.tensor
     layers = max(map(len, cut(model.layers, mesh.pipeline)))  # of the longest stage, which the others wait for
     stage = layers / model.layers
-    wide, narrow = DTYPE_BYTES[setup.dtypes.compute], DTYPE_BYTES[setup.dtypes.weights]
+    wide = DTYPE_BYTES[setup.dtypes.compute]
     tokens = setup.batch * setup.sequence
     stream = tokens // mesh.context * model.width * wide
     again = 1 + (setup.checkpointing == "full")  # forward's sends are repeated
     passes = 2 * again + 2  # for attention and the MLP, each an all-gather and a reduce-scatter
     keys = tokens * 2 * model.kv_heads * model.head_width / mesh.tensor * wide
-    ends = sum(w.numbers * w.count for w in weights(model) if w.group in ENDS) / mesh.tensor
-    times = 1 if piped else many  # the root, embedding and head, stays from forward to backward
-    apart = _experts(model) * stage / mesh.tensor if mesh.expert > 1 else 0  # of which others are gathered
-    numbers = held(model, 1) * stage / mesh.tensor - apart
-    gathers = wide * times * (numbers if piped else 2 * numbers - ends)
-    reduces = narrow * times * numbers
-    own = times * apart / mesh.expert * (wide * (1 if piped else 2) + narrow)
-    moved = many * 2 * setup.batch * _made(model, one.replace(batch=1)) * stage / places
-    moved += setup.update_bytes * (numbers + apart) / setup.shards
+    numbers, apart = _held(model, setup)
+    flops = [n * stage / places / gpu.flops(setup.dtypes.compute) for n in _flops(model, one)]
+    moved = [2 * setup.batch * n * stage / places / gpu.bandwidth for n in _made(model, one.replace(batch=1))]
+    sends = fsdp_sends(model, setup, gpu)
 
     def ring(size, gpus, apart):
         return size * (gpus - 1) / gpus / gpu.ring(gpus, apart) if gpus > 1 else 0.0
 
     found = {
-        "arithmetic": many * _flops(model, one) * stage / places / gpu.flops(setup.dtypes.compute),
-        "memory": moved / gpu.bandwidth,
+        "arithmetic": many * sum(flops),
+        "memory": many * sum(moved) + setup.update_bytes * (numbers + apart) / setup.shards / gpu.bandwidth,
         "tensor": many * layers * passes * ring(2 * stream, mesh.tensor, 1),
         "context": many * layers * (again + 2) * ring(keys, mesh.context, mesh.tensor),
         "pipeline": many * 2 * (stream / mesh.tensor / gpu.ring(2, setup.gpus // mesh.pipeline) if piped else 0.0),
-        "data": ring(gathers + reduces, setup.shards, mesh.tensor)
-        + ring(own, setup.expert_shards, mesh.tensor * mesh.expert),
+        "data": (1 if piped else many) * sum(max(0.0, s - f - m) for s, f, m in zip(sends, flops, moved, strict=True)),
     } | ({"expert": 0.0} if model.experts else {})
     if mesh.expert > 1:
         rows, row = tokens // mesh.context * model.experts_per_token, model.width * wide
@@ -433,6 +432,31 @@ def priced(model: Model, setup: Setup, gpu: Gpu) -> dict[str, float]:
         found["memory"] += many * 2 * (copies - spared) / gpu.bandwidth
     found["idle"] = sum(found.values()) * (mesh.pipeline - 1) / (many * mesh.stages)
     return found
+
+
+def _held(model, setup):
+    """Numbers of the longest stage's weights, of its part of matrices: (those that all GPUs share, those of experts they have apart)."""
+    mesh = setup.mesh
+    stage = max(map(len, cut(model.layers, mesh.pipeline))) / model.layers
+    apart = _experts(model) * stage / mesh.tensor if mesh.expert > 1 else 0  # of which others are gathered
+    return held(model, 1) * stage / mesh.tensor - apart, apart
+
+
+def fsdp_sends(model: Model, setup: Setup, gpu: Gpu) -> tuple[float, float]:
+    """Seconds in which FSDP sends in one forward, and in one backward: in a pipeline in the first, and in the last."""
+    mesh, stands = setup.mesh, setup.mesh.pipeline > 1 or setup.sharding == "zero2"
+    numbers, apart = _held(model, setup)
+    wide, narrow = DTYPE_BYTES[setup.dtypes.compute], DTYPE_BYTES[setup.dtypes.weights]
+    # The root, embedding and head, stays from forward to backward.
+    ends = sum(w.numbers * w.count for w in weights(model) if w.group in ENDS) / mesh.tensor
+
+    def seconds(each, others):
+        both = (each, setup.shards, mesh.tensor), (others, setup.expert_shards, mesh.tensor * mesh.expert)
+        return sum(size * (n - 1) / n / gpu.ring(n, far) if n > 1 else 0.0 for size, n, far in both)
+
+    own = apart / mesh.expert
+    again = (0.0, 0.0) if stands else (wide * (numbers - ends), wide * own)
+    return seconds(wide * numbers, wide * own), seconds(narrow * numbers + again[0], narrow * own + again[1])
 
 
 def _experts(model):
@@ -457,7 +481,7 @@ def _alone(setup, narrowed):
 
 
 _counted = lru_cache(256)(budget)
-_flops, _made = lru_cache(4096)(matrix_flops), lru_cache(4096)(made)
+_flops, _made = lru_cache(4096)(phase_flops), lru_cache(4096)(phase_made)
 
 
 @lru_cache(4096)

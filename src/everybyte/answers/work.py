@@ -32,6 +32,7 @@ class Work:
         rings: collectives that go round a ring, together: (bytes to the other GPUs, how many GPUs, how far apart they stand) each.
         copied: bytes over the bus, from the host and to it.
         hosted: bytes to and from the host's memory, where gradients add up and the optimizer works there.
+        phases: the same by phase, where GPUs send: of each the part that may run at one time.
     """
 
     flops: int
@@ -40,6 +41,7 @@ class Work:
     copied: int = 0
     hosted: int = 0
     compute: str = "bf16"
+    phases: tuple["Work", ...] = ()
 
     @property
     def sent(self) -> int:
@@ -47,21 +49,32 @@ class Work:
         return sum(size for size, *_ in self.rings)
 
     def seconds(self, gpu: Gpu) -> float:
-        """At the data sheet's rates, one after the other: with whatever overlaps, a step that reached them would take less.
+        """At the data sheet's rates: arithmetic and memory one after the other, and what is sent hidden behind both, in its own phase.
 
-        What is sent takes the slowest link that it crosses (`Gpu.ring`), GPUs numbered node by node. What the host does is not in
+        FSDP gathers behind forward and backward, and reduces behind backward; DDP's all-reduce runs behind the last backward. ZeRO-1
+        sends in the optimizer's step, which hides nothing. Of a phase the longer counts: what it computes, or what it sends. What is sent takes the slowest link that it crosses (`Gpu.ring`), GPUs numbered node by node. What the host does is not in
         it, as no GPU's data sheet says how fast that is.
 
         Raises:
             ValueError: where GPUs of several nodes send, and it is not known how fast the network is.
         """
+        if self.phases:
+            return sum(phase.seconds(gpu) for phase in self.phases)
         links = sum(size / gpu.ring(*who) for size, *who in self.rings) + self.copied / gpu.host_link
-        return self.flops / gpu.flops(self.compute) + self.moved / gpu.bandwidth + links
+        return max(self.flops / gpu.flops(self.compute) + self.moved / gpu.bandwidth, links)
 
 
 def made(model: Model, setup: Setup) -> int:
     """Bytes of all tensors that forward and backward make on a GPU, one after another. Raises as `work`."""
     return sum(_taken(model, setup.of(model.own)).values())
+
+
+def phase_made(model: Model, setup: Setup) -> tuple[int, int]:
+    """Those of forward, and those of backward. Raises as `work`."""
+    found = Counter()
+    for (_, phase), (times, taken) in _turns(model, setup).items():
+        found[phase] += times * taken.total()
+    return found["forward"], found["backward"]
 
 
 def work(model: Model, setup: Setup) -> Work:
@@ -75,17 +88,46 @@ def work(model: Model, setup: Setup) -> Work:
     taken = _taken(model, setup)
     rings, copied = sent_by(model, setup)
     here, there = updated(model, setup)
-    return Work(matrix_flops(model, setup), 2 * sum(taken.values()) + here, rings, copied, there, setup.dtypes.compute)
+    moved, compute = 2 * sum(taken.values()) + here, setup.dtypes.compute
+    phases = tuple(_phases(model, setup)) if rings or copied else ()
+    return Work(matrix_flops(model, setup), moved, rings, copied, there, compute, phases)
+
+
+def _phases(model, setup):
+    """Forward and backward of each batch, of batches that are alike of all together; then what the optimizer's step sends, and does."""
+    products, compute = phase_flops(model, setup), setup.dtypes.compute
+    for (batch, phase), (times, taken) in _turns(model, setup).items():
+        rings, copied = sent_by(model, setup, (batch, phase))
+        flops = times * products[phase != "forward"]
+        yield Work(flops, 2 * times * taken.total(), rings, copied, compute=compute)
+    rings, _ = sent_by(model, setup, "optimizer step")
+    here, there = updated(model, setup)
+    yield Work(0, 0, rings)
+    yield Work(0, here, hosted=there)
 
 
 @lru_cache(4096)
-def _taken(model, setup, rounding=1):
-    """Kind of operation -> bytes that forward and backward of all batches take by operations of that kind."""
-    short = short_of(setup)
-    batches, found = short.accumulation, Counter()
-    for (batch, kind), size in course_of(model, short).at(letters(model, short), rounding).taken().items():
-        times = setup.accumulation - batches + 1 if batch == (1 if batches > 1 else 0) else 1
-        found[kind] += times * size
+def _turns(model, setup, rounding=1):
+    """(batch, phase) -> (how often it comes, kind of operation -> bytes that it takes by operations of that kind).
+
+    The first batch, one that stands for all that are alike, and where it differs the last.
+    """
+    short, found = short_of(setup), {}
+    for (batch, phase, kind), size in course_of(model, short).at(letters(model, short), rounding).taken().items():
+        alike = batch == (1 if short.accumulation > 1 else 0)
+        times = setup.accumulation - short.accumulation + 1 if alike else 1
+        found.setdefault((batch, phase), (times, Counter()))[1][kind] += size
+    return found
+
+
+@lru_cache(4096)
+def _taken(model, setup, rounding=1, turn=None):
+    """Kind of operation -> bytes that forward and backward of all batches take by operations of that kind; or one of `_turns`."""
+    found = Counter()
+    for where, (times, taken) in _turns(model, setup, rounding).items():
+        if turn in (None, where):
+            for kind, size in taken.items():
+                found[kind] += times * size
     return found
 
 
@@ -95,8 +137,8 @@ def short_of(setup):
     return setup.replace(accumulation=few) if setup.accumulation > few else setup
 
 
-def sent_by(model, setup):
-    """(the rings of `Work`, bytes copied from the host and to it)."""
+def sent_by(model, setup, turn=None):
+    """(the rings of `Work`, bytes copied from the host and to it): of the step, of one of `_turns`, or of the optimizer's step."""
     shards, replicas = setup.shards, setup.replicas
     if not setup.distributed:
         return (), 0
@@ -104,10 +146,16 @@ def sent_by(model, setup):
     if not setup.fsdp:  # gradients are averaged once, after the last batch
         if not setup.ddp and setup.sharding != "zero1":
             return (), 0
+        last = max(batch for batch, _ in _turns(model, setup))
+        if turn not in (None, "optimizer step" if setup.sharding == "zero1" else (last, "backward")):
+            return (), 0
         return ((2 * (shards - 1) * -(-numbers // shards) * wide, shards, 1),), 0
 
+    if turn == "optimizer step":
+        return (), 0
+
     def of(*kinds, rounding=1):
-        return sum(_taken(model, setup, rounding)[kind] for kind in kinds)
+        return sum(_taken(model, setup, rounding, turn)[kind] for kind in kinds)
 
     rings = (((shards - 1) * of("gathered", "sent") // shards, shards, 1),)
     if replicas > 1:  # what was received is averaged among them, cut into as many equal pieces
@@ -134,7 +182,12 @@ def updated(model, setup):
 
 
 def matrix_flops(model: Model, setup: Setup) -> int:
-    """Floating-point operations of a step's matrix products, in whole numbers: the course's, without tracing it.
+    """Floating-point operations of a step's matrix products, in whole numbers: the course's, without tracing it."""
+    return setup.accumulation * sum(phase_flops(model, setup))
+
+
+def phase_flops(model: Model, setup: Setup) -> tuple[int, int]:
+    """Those of one batch, in forward and in backward; what is recomputed is backward's.
 
     They are `flops.*` and `checkpoint.flops` of the registry less `flops.masked`, what a causal kernel skips. Of adapters the course is
     asked: where nothing trains before a layer, backward has no product for its input.
@@ -164,7 +217,7 @@ def matrix_flops(model: Model, setup: Setup) -> int:
         again += blocks - -(-model.layers // setup.segment) * spared
     elif setup.checkpointing == "selective":  # formed scores are recomputed up to their softmax
         again += model.layers * square
-    return setup.accumulation * (forward + backward + again)
+    return forward, backward + again
 
 
 def _attention(model, setup):
@@ -182,4 +235,6 @@ def _attention(model, setup):
 @lru_cache(4096)
 def _course_flops(model, setup):
     one = setup.replace(accumulation=1, no_sync=False)
-    return setup.accumulation * course_of(model, one).at(letters(model, one)).flops()
+    reading = course_of(model, one).at(letters(model, one))
+    forward = reading.flops("forward")
+    return forward, reading.flops() - forward

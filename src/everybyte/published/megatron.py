@@ -7,17 +7,13 @@ and at most. Configuration and record of each test are side by side in its repos
 from dataclasses import dataclass
 from functools import lru_cache, partial
 
+from ..answers.throughput import GPT as MODEL
 from ..ask.setup import Setup
 from ..catalog import Model
 from ..common.tables import Table
 
 #: The address of configurations and records, read on 2026-11-22.
 SOURCE = "github.com/NVIDIA/Megatron-LM, tests/functional_tests/test_cases/gpt"
-#: The model of both tests, before its vocabulary is padded: a null tokenizer adds an end to 131,072 or 131,073 words.
-MODEL = Model(
-    name="gpt3-7b", layers=32, width=4096, heads=32, kv_heads=8, vocabulary=131072, positions=8192, ffn_width=16384,
-    tied=False,
-)  # fmt: skip
 
 
 @dataclass(frozen=True)

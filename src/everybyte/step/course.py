@@ -297,25 +297,26 @@ class Reading:
                 yield item, times
 
     def taken(self) -> dict:
-        """(batch, kind) -> bytes that forward and backward take by operations of that kind, "" that of all others, one after another.
+        """(batch, phase, kind) -> bytes that forward and backward take by operations of that kind, "" that of all others, one after another.
 
         Of batches that are alike one stands here for all: which, `items` say.
         """
         found = {}
         for operation, times in self.counted(but=("batch",)):
             if operation.taken and operation.phase != "optimizer step":
-                key = dict(operation.place).get("batch", 0), operation.kind
+                key = dict(operation.place).get("batch", 0), operation.phase, operation.kind
                 found[key] = found.get(key, 0) + times * self.bytes(operation.taken)
         return found
 
-    def flops(self):
-        """Floating-point operations of the step's matrix products: a multiplication and an addition each.
+    def flops(self, phase=None):
+        """Floating-point operations of the matrix products of the step, or of a phase: a multiplication and an addition each.
 
         Of a kernel of attention half of each: with a causal mask it skips what the mask hides. Dao 2023, arXiv:2307.08691, section 3.1.
         """
         return sum(
             (1 if o.kernel[:1] in _CAUSAL else 2) * times * prod(map(self.amounts.number, sizes))
             for o, times in self.counted()
+            if phase in (None, o.phase)
             for sizes in o.products
         )
 
