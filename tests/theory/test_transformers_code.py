@@ -106,6 +106,18 @@ def test_what_is_not_derived_is_refused_by_name(changes, said):
         eb.budget(eb.model("llama-3.2-1b"), eb.Setup(precision="bf16", **changes))
 
 
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "bf16-master"])
+@pytest.mark.parametrize("kind", ["llama", "gpt2", "opt"])
+def test_formulas_of_the_states_hold_and_those_of_the_loss_say_whose_they_are(kind, precision):
+    model, setup = small(kind, 2).replace(code="transformers"), eb.Setup(precision=precision, batch=1, sequence=8)
+    counted = eb.dry_run(model, setup).parts_at("after_step")
+    for name, part in (("weights", "parameters"), ("gradients", "gradients"), ("optimizer", "optimizer")):
+        assert eb.formula(name).at(model, setup) == counted[part]
+    for name in ("buffers", "loss.value", "loss.shares", "loss.kept", "loss.logits"):
+        with pytest.raises(ValueError, match=f"{name}: Model.code: 'transformers' .*; allowed: 'reference'; eb.budget answers"):
+            eb.formula(name).at(model, setup)
+
+
 @pytest.mark.parametrize("sequence", [31, 32, 33, 48])
 def test_a_window_that_is_reached_costs_a_mask_in_each_layer(sequence):
     mistral = small("mistral", 1).replace(window=32, code="transformers")
