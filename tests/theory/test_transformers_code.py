@@ -114,7 +114,9 @@ def test_formulas_of_the_states_hold_and_those_of_the_loss_say_whose_they_are(ki
     for name, part in (("weights", "parameters"), ("gradients", "gradients"), ("optimizer", "optimizer")):
         assert eb.formula(name).at(model, setup) == counted[part]
     for name in ("buffers", "loss.value", "loss.shares", "loss.kept", "loss.logits"):
-        with pytest.raises(ValueError, match=f"{name}: Model.code: 'transformers' .*; allowed: 'reference'; eb.budget answers"):
+        with pytest.raises(
+            ValueError, match=f"{name}: Model.code: 'transformers' .*; allowed: 'reference'; eb.budget answers"
+        ):
             eb.formula(name).at(model, setup)
 
 
