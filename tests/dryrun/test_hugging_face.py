@@ -173,6 +173,27 @@ def test_checkpointing_works_where_modeling_utils_had_imported_it_by_name(precis
     assert full.phases["after_forward"] < plain.phases["after_forward"]
 
 
+def test_a_config_trains_without_a_cache_and_a_loop_that_keeps_one_is_a_function():
+    """Under autocast the cache's copies of keys and values are fp32, and stand beside those that attention saves."""
+    sizes = {
+        "hidden_size": 64,
+        "intermediate_size": 176,
+        "num_hidden_layers": 3,
+        "num_attention_heads": 4,
+        "vocab_size": 101,
+    }
+    setup, tokens = eb.Setup(batch=2, sequence=32, precision="bf16-mixed", optimizer="sgd"), ((2, 32), torch.int64)
+
+    def own(cached):
+        config = transformers.LlamaConfig(**sizes, use_cache=cached)
+        made = lambda: transformers.AutoModelForCausalLM.from_config(config, attn_implementation="sdpa").train()  # noqa: E731
+        return eb.dry_run(made, setup, batch={"input_ids": tokens, "labels": tokens})
+
+    default, without, cached = eb.dry_run(transformers.LlamaConfig(**sizes), setup), own(False), own(True)
+    assert default.phases == without.phases and default.peak == without.peak
+    assert cached.peak > without.peak
+
+
 def test_a_model_of_no_known_kind_is_refused_by_name():
     strange = eb.Model(layers=2, width=48, heads=3, vocabulary=101, positions=64, activation="silu")
     with pytest.raises(

@@ -1,9 +1,20 @@
 """Which of Hugging Face's decoders a model is, decided by its fields."""
 
 from .models import Model, architectures
+from .weights import ENDS
 
 #: transformers' `model_type` -> field of `Model` -> allowed values.
 DECODERS = architectures("decoders.toml")
+#: Modules of a block as transformers' classes make them, one after another: the order of the optimizer's tensors. Others are as Llama.
+ORDERS = {
+    "llama": ("attention.sinks", "attention", "mlp.router", "mlp.gate_up", "mlp", "norm"),
+    "phi3": ("attention.out", "attention", "mlp", "norm"),
+    "gpt2": ("norm1", "attention", "norm2", "mlp"),
+    "gpt_neox": ("norm1", "norm2", "attention", "mlp"),
+    "opt": ("attention.k", "attention.v", "attention.q", "attention.out", "norm1", "mlp", "norm2"),
+}
+#: Those whose last norm is made before the blocks.
+NORM_FIRST = ("opt",)
 #: Fields of a model that no step of theirs is derived with.
 GENERATES_ALONE = ("latent_rank", "shared_experts")
 #: Those whose passes that generate are derived.
@@ -18,6 +29,20 @@ def untrained(model: Model) -> str | None:
         return str(error)
     field = next((field for field in GENERATES_ALONE if getattr(model, field)), None)
     return f"Model.{field}: {getattr(model, field)} of {model.name} is not derived in training" if field else None
+
+
+def optimized(model: Model, weights: list) -> list:
+    """Rows that begin with a weight, in the order in which an optimizer of transformers' code gets them: of one block, and the ends."""
+    kind = decoder(model)
+    order, first = ORDERS.get(kind, ORDERS["llama"]), ("norm.",) * (kind in NORM_FIRST)
+
+    def place(row):
+        weight = row[0]
+        if weight.group in ENDS:
+            return (weight.group == ENDS[1] and not weight.name.startswith(first)) * 2, 0
+        return 1, next(i for i, name in enumerate(order) if weight.name.startswith(name))
+
+    return sorted(weights, key=place)
 
 
 def decoder(model: Model, among=DECODERS) -> str:

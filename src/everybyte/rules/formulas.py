@@ -51,7 +51,8 @@ SPOKEN = (
     Rule("precision", lambda s, m: s.precision in LIBRARIES, ", of which formulas do not speak", instead=BUDGET),
     only("loss", "plain", "chunked", why=", of which formulas do not speak", instead=BUDGET),
 )
-#: Of any architecture that the references build; of what stands on one GPU that trains by itself.
+#: Of the book's own code; of any architecture that it builds; of what stands on one GPU that trains by itself.
+BOOK = (only("Model.code", "reference", why=OF_MODEL, instead=BUDGET),)
 ANY = (unlike(instead=DRY_RUN),)
 _ALONE = "one GPU, for which it was derived"
 ONE_GPU = (*ANY, Rule("sharding", lambda s, m: s.distributed, "on {s.gpus} GPUs", _ALONE, BUDGET))

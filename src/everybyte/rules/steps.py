@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from ..ask.choices import LIBRARIES, OPTIMIZERS, PRECISIONS
+from ..ask.choices import LIBRARIES, PRECISIONS
 from ..ask.schedules import ALL_FIRST, SCHEDULES, SPLIT
 from ..catalog.decoders import decoder, untrained
 from .row import Rule, Unlike, only, table
@@ -24,12 +24,6 @@ def _undivided(r, m):
     if not m.latent and m.kv_heads % many and many % m.kv_heads:
         return "kv_heads"
     return next((name for name in ("heads", "ffn_width", "vocabulary") if getattr(m, name) % many), None)
-
-
-def _one_by_one(s, m):
-    """Whether what an update takes depends on the order of the weights."""
-    algorithm = OPTIMIZERS[s.optimizer].algorithm
-    return algorithm in ("lion", "muon") or (s.optimizer_impl == "loop" and algorithm not in ("sgd", "momentum"))
 
 
 #: In whose place stands a step that is `Trainer`'s own.
@@ -75,11 +69,8 @@ SCHEDULE = (
 _UNLIKE = "with {m.name}, which transformers' code runs, is not derived"
 TRANSFORMERS = table(
     Unlike("Model.code", lambda s, m: (why := untrained(m)) and (m.code == "reference" and m.unlike_reference() or why), instead="eb.dry_run and eb.derive take it"),
-    only("offload", "none"),
     Rule("Model.full_every", lambda s, m: m.period > 64, "blocks of {m.name} that are not alike are too many to follow", "at most 64"),
     Rule("precision", lambda s, m: s.precision in LIBRARIES, allowed=", ".join(PRECISIONS)),
-    Rule("optimizer", _one_by_one, "goes from tensor to tensor in the order of transformers' modules",
-         "adamw, adam or adafactor with optimizer_impl 'foreach', sgd or momentum"),
     why=_UNLIKE,
     instead="eb.dry_run takes it",
     when=lambda s, m: m.family is None,

@@ -8,6 +8,7 @@ from functools import partial
 from math import prod
 
 from ..ask.choices import DTYPE_BYTES, OPTIMIZERS
+from ..catalog.decoders import optimized
 from ..catalog.weights import ENDS, Weight
 from .letters import Letter, least, up
 from .tape import Piece
@@ -34,7 +35,7 @@ class Optimizer:
         self.moved = [(numbers, self.width, count) for numbers, count in moved]
         self.tensors = tensors or [(weight.group, numbers, count) for weight, numbers, count in step.trained]
         self.weights = step.trained
-        if step.setup.sharding == "zero1":  # one share of all numbers in a row
+        if tensors and not step.setup.fsdp:  # all numbers in a row, or a share of them
             self.weights = [(Weight("share", (n,), group), n, count) for group, n, count in self.tensors]
 
     # Between steps.
@@ -107,7 +108,7 @@ class Optimizer:
 
     def accumulate(self):
         """DeepSpeed's gradients, one after another, as fp32 to be added."""
-        for turn, numbers in self._in_order([(weight.group, n, 1) for weight, n, _ in self.step_.trained]):
+        for turn, numbers in self._in_order([(weight, n) for weight, n, _ in self.step_.trained]):
             with turn():
                 copy = self._make("gradient cast", numbers, 4)
                 del copy
@@ -127,6 +128,11 @@ class Optimizer:
             copies = self._all("gradients redistributed", self.moved * times)
             del copies
 
+    @property
+    def _paired(self):
+        """(weight, numbers, count) of each tensor of which there are so many numbers."""
+        return [(weight, n, count) for (weight, *_), (_, n, count) in zip(self.weights, self.tensors, strict=True)]
+
     def _sgd(self):
         self._redistribute(1)
 
@@ -136,9 +142,9 @@ class Optimizer:
     _adam8bit = _momentum
 
     def _adam(self, tensors=None):
-        """The root of each variance: of all at once, or of one after another; then the root scaled, while the one before
+        """Of `tensors`, (weight, numbers, count) each, the root of each variance: of all at once, or of one after another; then the root scaled, while the one before
         still has its name."""
-        tensors = self.tensors if tensors is None else tensors
+        tensors = self._paired if tensors is None else tensors
         if self.setup.optimizer_impl == "fused":
             self._redistribute(1)
         if self.setup.optimizer_impl == "foreach":
@@ -148,7 +154,7 @@ class Optimizer:
         if self.setup.optimizer_impl != "loop":
             return
         denominator = None  # noqa: F841
-        for turn, numbers in self._in_order(tensors):
+        for turn, numbers in self._in_order([(weight, n) for weight, n, _ in tensors]):
             with turn():
                 root = self._make("root of one tensor's variance", numbers)
                 denominator = self._make("root of one tensor's variance", numbers)  # noqa: F841
@@ -161,12 +167,12 @@ class Optimizer:
             del roots
             return
         root = None  # noqa: F841
-        for turn, numbers in self._in_order(self.tensors):
+        for turn, numbers in self._in_order([(weight, n) for weight, n, _ in self._paired]):
             with turn():
                 root = self._make("root of one tensor's mean square", numbers)  # noqa: F841
 
     def _lion(self):
-        for turn, numbers in self._in_order(self.tensors):
+        for turn, numbers in self._in_order([(weight, n) for weight, n, _ in self._paired]):
             with turn():
                 copy = self._make("average copied", numbers)
                 update = self._make("sign of the update", numbers)  # noqa: F841
@@ -178,7 +184,7 @@ class Optimizer:
     def _adafactor_each(self):
         """One tensor after another: what an iteration makes has its name until the next one's."""
         row = column = squared = update = None  # noqa: F841
-        for turn, (shape, numbers) in self._in_order([(w.group, (w.shape, n), 1) for w, n, _ in self.weights]):
+        for turn, (shape, numbers) in self._in_order([(w, (w.shape, n)) for w, n, _ in self.weights]):
             with turn():
                 norm = self._make("norm of the weights", 1)
                 del norm
@@ -229,13 +235,13 @@ class Optimizer:
         """One matrix after another: five times two products with the matrix's smaller side, in bf16."""
         bits = 2
         update = None
-        hidden = [(w.group, (w.shape, n), 1) for w, n, _ in self.step_.trained if is_hidden(w)]
+        hidden = [(w, (w.shape, n)) for w, n, _ in self.step_.trained if is_hidden(w)]
         for turn, (shape, numbers) in self._in_order(hidden):
             with turn():
                 update = self._make("gradient with momentum", numbers)
                 update = self._orthogonal(update, numbers, least(*shape), bits)
         del update
-        self._adam([(weight.group, n, count) for weight, n, count in self.step_.trained if not is_hidden(weight)])
+        self._adam([row for row in self.step_.trained if not is_hidden(row[0])])
 
     def _orthogonal(self, update, numbers, side, bits):
         found = update if self.setup.dtypes.states == "bf16" else self._make("matrix in bf16", numbers, bits)
@@ -250,10 +256,14 @@ class Optimizer:
         return found
 
     def _in_order(self, tensors):
-        """(within which turn, what stands in the second place of a tensor): embeddings, each block that is traced, last."""
-        first = [what for group, what, _ in tensors if group == "embeddings"]
-        block = [what for group, what, _ in tensors if group not in ENDS]
-        last = [what for group, what, _ in tensors if group == "last"]
+        """(within which turn, what is said of a weight) of (weight, that) each: what comes before the blocks, each that is traced, last."""
+        if not self.step_.whole.family:
+            tensors = optimized(self.step_.whole, tensors)
+        places = [i for i, (weight, _) in enumerate(tensors) if weight.group not in ENDS] or [0, -1]
+        first, block, last = tensors[: places[0]], tensors[places[0] : places[-1] + 1], tensors[places[-1] + 1 :]
+        first, block, last = (
+            [what for weight, what in some for _ in range(weight.count)] for some in (first, block, last)
+        )
         yield from ((self.tape.within, what) for what in first)
         for i in range(self.step_.stepped):
             yield from ((partial(self.tape.turn, "layer", i), what) for what in block)
