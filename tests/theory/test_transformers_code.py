@@ -27,6 +27,8 @@ def drawn(seed):
     }  # fmt: skip
     if model.window and draw.random() < 0.7:
         model = model.replace(window=draw.choice([1, 16, 17, 29]))
+    if model.softcap or model.sinks:
+        fields["attention"] = "eager"
     if draw.random() < 0.3:
         lora = eb.Lora(rank=draw.choice([1, 4]), dtype=draw.choice(["fp32", "bf16"]), dropout=draw.choice([0.0, 0.1]))
         fields |= {"adapters": lora, "quantization": draw.choice(["none", "nf4"]), "optimizer": "adamw"}
