@@ -75,7 +75,7 @@ rehearsal: $(STAMP) ## run the labs' grid on a GPU that does nothing, without on
 fuzz: $(STAMP) ## give everything twenty thousand odd inputs: a right answer or a clear error, in six minutes
 	$(BIN)/python tools/fuzz.py $(FUZZ_FLAGS)
 
-bench: $(STAMP) ## time imports, budgets, dry runs and derivations; derive 40 configurations; compare the whole grid, and 500 random meshes
+bench: $(STAMP) ## time imports, budgets, dry runs and derivations; derive 40 configurations; compare the whole grid, 500 random meshes, and 14 families
 	$(BIN)/python tools/bench.py
 
 lock: $(STAMP) ## write constraints.txt and the digests in locks/ anew, after an edit of constraints.txt or pyproject.toml (needs the network)

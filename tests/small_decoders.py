@@ -9,7 +9,7 @@ from everybyte.catalog.decoders import untrained
 LIKE = {
     "llama": "llama-3.1-8b", "mistral": "mistral-7b", "ministral": "mistral-7b", "qwen2": "qwen2.5-7b", "qwen3": "qwen3-8b", "gemma": "gemma-2b",
     "phi3": "phi-3-mini", "mixtral": "mixtral-8x7b", "deepseek_v3": "deepseek-v3", "gpt2": "gpt2", "opt": "opt-125m",
-    "gpt_neox": "pythia-160m", "glm4_moe": "glm-4.5", "gemma2": "gemma-2-2b", "gemma3": "gemma-3-1b",
+    "gpt_neox": "pythia-160m", "glm4_moe": "glm-4.5", "gemma2": "gemma-2-2b", "gemma3": "gemma-3-1b", "gpt_oss": "gpt-oss-20b",
 }  # fmt: skip
 #: Those whose training steps are derived.
 TRAINED = [kind for kind, like in LIKE.items() if not untrained(eb.model(like))]
@@ -31,7 +31,7 @@ def small(kind, seed):
         sizes |= {"window": draw.choice([30, 32, 60]), "full_every": draw.randint(2, 4)}
     if kind in SWITCHED and sizes["window"]:
         sizes["full_every"] = draw.choice([0, 2, 3, 6])
-    if kind in ("gemma2", "gemma3"):
+    if kind in ("gemma2", "gemma3", "gpt_oss"):
         sizes |= {"window": draw.choice([30, 32, 60]), "full_every": draw.choice([0, 2, 3, 6])}
     if like.has_positions:
         sizes["learned_positions"] = 402 if kind == "opt" else 400

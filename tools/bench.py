@@ -1,6 +1,7 @@
 """What the book promises of speed and agreement, measured: `make bench` (all), or `bench.py` and one of speed, deriving,
 serving, evidence, reserved (beside every shipped rehearsal), rehearsing (where `make rehearsal` has made its environment),
-derivations (of Hugging Face configurations: half an hour), grid, meshes (any model on GPUs in any dimensions).
+derivations (of Hugging Face configurations: half an hour), grid, meshes (any model on GPUs in any dimensions), families (transformers'
+code: `families.py`).
 
 Times depend on the machine; what counts is the ratio to PyTorch's MemTracker, taken in the same run.
 """
@@ -15,6 +16,7 @@ from itertools import chain
 from statistics import median
 
 import derivations
+import families
 import grid
 from tqdm.auto import tqdm
 
@@ -278,7 +280,17 @@ def rehearsing():
 
 
 if __name__ == "__main__":
-    wanted = sys.argv[1:] or ["speed", "deriving", "serving", "evidence", "reserved", "derivations", "meshes", "grid"]
+    wanted = sys.argv[1:] or [
+        "speed",
+        "deriving",
+        "serving",
+        "evidence",
+        "reserved",
+        "derivations",
+        "meshes",
+        "families",
+        "grid",
+    ]
     if "speed" in wanted:
         speed()
     if "deriving" in wanted:
@@ -293,4 +305,5 @@ if __name__ == "__main__":
         rehearsing()
     wrong = derivations.main([]) if "derivations" in wanted else 0
     wrong |= meshes() if "meshes" in wanted else 0
+    wrong |= families.main() if "families" in wanted else 0
     sys.exit(wrong or (agreement() if "grid" in wanted else 0))

@@ -212,9 +212,9 @@ def test_without_transformers_it_says_what_to_install():
     code = (
         "import sys; sys.modules['transformers'] = None\n"
         "import everybyte as eb\n"
-        "try: eb.dry_run(eb.model('pythia-14m'), eb.Setup(batch=1, sequence=8))\n"
+        "try: eb.dry_run(eb.model('pythia-14m', 'reference'), eb.Setup(batch=1, sequence=8))\n"
         "except ValueError as error: print(error)\n"
-        "print(eb.dry_run(eb.model('pythia-14m').replace(parallel_residual=False, learned_positions=2048, rotary_percent=100),"
+        "print(eb.dry_run(eb.model('pythia-14m', 'reference').replace(parallel_residual=False, learned_positions=2048, rotary_percent=100),"
         " eb.Setup(batch=1, sequence=8)).peak > 0)"
     )
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout

@@ -6,9 +6,10 @@ import pytest
 import torch
 from small_decoders import small
 
+import everybyte as eb
 from everybyte.catalog.decoders import GENERATING
 from everybyte.dryrun.hugging_face import decoder_config
-from everybyte.reference.hugging_face import cache, decoders
+from everybyte.reference.hugging_face import cache, decoder, decoders, training
 
 transformers = pytest.importorskip("transformers")
 #: Of a path in Hugging Face's modules, what it is in the book's; in this order.
@@ -16,7 +17,7 @@ NAMES = [
     (r"^(model|transformer|gpt_neox)\.", ""), (r"^decoder\.", ""), (r"^(layers|h)\.", "blocks."),
     ("^(embed_tokens|wte|embed_in)", "token"), ("^(wpe|embed_positions)", "position"), ("^(lm_head|embed_out)", "head"),
     (r"^(ln_f|norm|final_layer_norm)\b", "norm"), ("input_layernorm|ln_1|self_attn_layer_norm", "norm1"),
-    ("post_attention_layernorm|ln_2|final_layer_norm", "norm2"), (r"self_attn|\battn\b", "attention"),
+    ("post_attention_layernorm|ln_2|final_layer_norm", "norm2"), ("pre_feedforward_layernorm", "norm3"), ("post_feedforward_layernorm", "norm4"), (r"self_attn|\battn\b", "attention"),
     ("query_key_value|qkv_proj|c_attn", "qkv"), (r"attention\.(dense|c_proj|out_proj)", "attention.out"),
     ("q_a_proj", "query_down"), ("q_a_layernorm", "query_norm"), ("q_b_proj", "query_up"), ("kv_a_proj_with_mqa", "latent_down"),
     ("kv_a_layernorm", "latent_norm"), ("kv_b_proj", "latent_up"), (r"\bo_proj", "out"), (r"\b([qkv])_proj", r"\1"),
@@ -32,6 +33,8 @@ def same_weights(kind, theirs, ours):
     for name, tensor in theirs.state_dict().items():
         if kind == "gpt2" and re.search(r"(c_attn|c_proj|c_fc)\.weight", name):  # which multiplies from the other side
             tensor = tensor.T
+        if kind == "gpt_oss" and tensor.dim() == 3:
+            tensor = tensor.transpose(1, 2)
         for theirs_is, ours_is in NAMES:
             name = re.sub(theirs_is, ours_is, name)
         if kind == "deepseek_v3":
@@ -46,9 +49,10 @@ def both(kind, seed, **changes):
     torch.manual_seed(seed)
     model = small(kind, seed).replace(**changes)
     config = decoder_config(model)
-    config._attn_implementation = "sdpa"
-    if getattr(config, "rope_parameters", None):
-        config.rope_parameters["rope_theta"] = 10_000.0
+    config._attn_implementation = "eager" if model.softcap or model.sinks else "sdpa"
+    if rope := getattr(config, "rope_parameters", None):
+        for table in [rope] if "rope_theta" in rope else rope.values():
+            table["rope_theta"] = 10_000.0
     if hasattr(config, "rms_norm_eps"):
         config.rms_norm_eps = 1e-6
     theirs = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
@@ -96,10 +100,23 @@ def test_the_same_logits_in_a_room(kind):
     same_passes(ours, theirs, [cache.Room(50) for _ in ours.blocks], kept, model.vocabulary)
 
 
+@pytest.mark.parametrize("kind", ["llama", "qwen3", "mistral", "gemma2", "gemma3", "gpt_oss"])
+def test_the_same_loss_in_training(kind):
+    ours, theirs, config, model = both(kind, 9, window=16)
+    attention = {"eager": "eager", "sdpa": "flash"}[config._attn_implementation]
+    ours = ours.trained(model, eb.Setup(attention=attention))
+    ours.loss = training.CausalLoss()
+    tokens = torch.randint(model.vocabulary, (2, 37))
+    loss, logits = training.outputs_of(ours, tokens, tokens)
+    wanted = theirs(tokens, labels=tokens)
+    torch.testing.assert_close(logits, wanted.logits, rtol=1e-3, atol=1e-3)
+    torch.testing.assert_close(loss, wanted.loss)
+
+
 def test_a_pass_ends_with_the_next_token():
     ours, theirs, config, model = both("llama", 8)
     tokens = torch.randint(model.vocabulary, (2, 9))
     with torch.no_grad():
-        longer = decoders.extended(ours, tokens, tokens, [cache.Growing() for _ in ours.blocks])
+        longer = decoder.extended(ours, tokens, tokens, [cache.Growing() for _ in ours.blocks])
         wanted = theirs(tokens).logits[:, -1].argmax(-1)
     assert longer.shape == (2, 10) and longer[:, :-1].equal(tokens) and longer[:, -1].equal(wanted)

@@ -18,7 +18,7 @@ NORM_FIRST = ("opt",)
 #: Fields of a model that no step of theirs is derived with.
 GENERATES_ALONE = ("latent_rank", "shared_experts")
 #: Those whose passes that generate are derived.
-GENERATING = {kind: fields for kind, fields in DECODERS.items() if kind not in ("gemma2", "gemma3")}
+GENERATING = {kind: fields for kind, fields in DECODERS.items() if kind not in ("gemma2", "gemma3", "gpt_oss")}
 
 
 def untrained(model: Model) -> str | None:

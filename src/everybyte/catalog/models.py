@@ -372,7 +372,7 @@ def models(code: str | None = None) -> dict[str, Model]:
 
     Args:
         code: whose code runs them, one of `CODES`; by default the code that people run each of them with: transformers' for a Llama and
-            its like and OPT, the book's for GPT-2, which is nanoGPT's.
+            its like, OPT, Pythia and gpt-oss, the book's for GPT-2, which is nanoGPT's.
     """
     instead = {} if code is None else {"code": code}
     entries = files.entries(__package__, "models.toml").items()

@@ -132,7 +132,7 @@ def _course(model, decode, alone, masked, padded, static):
     tokens = stored(tape, (batch, Letter(2 * rows, "T")), INT64)
     rest.append(Piece(product(tokens.shape), INT64.width, "activations"))
     fresh, tape.naming = view(tokens, (batch, new), tokens.strides), Naming()
-    out = source("hugging_face.decoders").extended(network.module, tokens, fresh, cache)  # noqa: F841
+    out = source("hugging_face.decoder").extended(network.module, tokens, fresh, cache)  # noqa: F841
     tape.mark("end")
     tape.running = False
     for kept in cache:

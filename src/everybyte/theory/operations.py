@@ -120,7 +120,7 @@ def sliced(x, axis, place):
     elif place.start is not None and place.start < 0:
         size = 1 if place.start == -1 else least(size, -place.start)
     elif place.stop is not None:
-        size = place.stop - (place.start or 0)
+        size = (size - -place.stop if place.stop < 0 else place.stop) - (place.start or 0)
     elif place.start:
         size = size - place.start
     out = view(x, (*x.shape[:axis], size, *x.shape[axis + 1 :]), tuple(strides))
@@ -317,9 +317,10 @@ def exponential(x, title):
     return pointwise(raised(x, f"{title} input cast"), title, "result")
 
 
-def clamp(x, title):
-    """Saves its input. Source: `clamp_backward` in `FunctionsManual.cpp`."""
-    return pointwise(x, title, scratch=(("zero", None, True), ("above", BOOL, False), ("below", BOOL, False)))
+def clamp(x, title, below=True):
+    """Saves its input. below: whether it has a least value too. Source: `clamp_backward` in `FunctionsManual.cpp`."""
+    ends = ("above", "below")[: 1 + below]
+    return pointwise(x, title, scratch=(("zero", None, True), *((end, BOOL, False) for end in ends)))
 
 
 def power(x, title):
@@ -444,7 +445,7 @@ def _over_scores(x, title, cast_title, spare, dtype=None):
     Under autocast, and where `dtype` says so, that is fp32; bf16 is cast first, and fp16 is not. spare: further tensors that its
     backward makes.
     """
-    direct = (x.tape.autocast or dtype) and x.type.name == "fp16"
+    direct = x.type.name == "fp16" and (dtype.name == "fp32" if dtype else x.tape.autocast)
     before = x.type
     wide = x if direct else cast(x, dtype, cast_title) if dtype else raised(x, cast_title)
     out = like(title, wide, FP32 if direct else None)

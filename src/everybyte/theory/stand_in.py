@@ -152,17 +152,17 @@ class Methods:
     __rmul__ = _titled("mul", lambda x, number, title: op.scale(x, title))
     __neg__ = _titled("neg", op.scale)
     exp, square = _titled("exp", op.exponential), _titled("square", op.power)
-    clamp = _titled("clamp", lambda x, least, most, title: op.clamp(x, title))
+    clamp = _titled("clamp", lambda x, least, most, title: op.clamp(x, title, least is not None))
     masked_fill = _titled("masked_fill", lambda x, mask, value, title: op.masked(x, mask, title))
     __gt__, __le__, __and__ = _compared("gt"), _compared("le"), _compared("and")
-    cos, sin, sigmoid, pow = _gradless("cos"), _gradless("sin"), _gradless("sigmoid"), _titled("pow", _pow)
+    cos, sin, pow = _gradless("cos"), _gradless("sin"), _titled("pow", _pow)
     __invert__, __rpow__, __floordiv__ = _gradless("not"), _gradless("pow"), _gradless("floor_divide")
     triu = _gradless("triu", lambda x, diagonal: x.shape)
     argmax = _gradless("argmax", lambda x, dim: x.shape[:-1], INT64)
 
     logsigmoid = _titled("logsigmoid", op.pointwise)  # on CUDA its buffer is empty: `log_sigmoid_forward_cuda`
     minimum, maximum = _titled("minimum", op.extreme), _titled("maximum", op.extreme)
-    tanh = _titled("tanh", lambda x, title: op.pointwise(x, title, "result"))
+    tanh, sigmoid = (_titled(name, lambda x, title: op.pointwise(x, title, "result")) for name in ("tanh", "sigmoid"))
     rsqrt, zeros_like = _titled("rsqrt", op.inverse_root), _gradless("zeros_like")
     empty_like = _gradless("empty_like", lambda x: x.shape)
     dropout = _titled("dropout", lambda x, p, training, title: op.dropout(x, p, title))
@@ -222,7 +222,10 @@ class Methods:
         return parts
 
     def topk(x, number, dim, sorted=True):
-        return experts.largest(x, number)
+        return experts.largest(x, number, _title(x.tape, "topk"))
+
+    def max(x, dim, keepdim):
+        return experts.largest(x, 1, _title(x.tape, "max"))
 
     def sort(x):
         _waited(x)
@@ -267,7 +270,10 @@ class Methods:
     def __setitem__(x, index, values):
         """In place: nothing is taken."""
 
-    add_ = index_copy_ = scatter_ = lambda x, *given: x  # these too
+    index_copy_ = scatter_ = lambda x, *given: x  # these too
+
+    def add_(x, y):
+        return experts.increased(x, y, _title(x.tape, "add_")) if isinstance(y, Tensor) else x
 
 
 for _name, _method in vars(Methods).items():

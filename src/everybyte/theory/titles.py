@@ -72,14 +72,16 @@ TITLES: dict[str, dict[str, tuple]] = {
     },
     "over_answers": {"mul": ("answers alone", "scaled sum"), "sum": ("sum", "tokens"), "div": ("loss",)},
     "Experts.forward": {"view": ("experts' tokens", "experts")},
+    "own_bias": {"index": ("experts' gate and up bias", "experts' down bias")},
     "Experts.route": {
+        "topk": ("largest",),
         "float": ("router's logits in fp32",), "softmax": ("router's softmax",), "sum": ("sum of a token's weights",),
     },
     "Experts.visit": {
         "reshape": ("visits' weights", "visits"), "sort": ("visits sorted",), "floor_divide": ("visits' tokens",),
         "index": ("visits' rows", "visits' weights sorted", "visits back in order"), "int": ("visits in int32",),
         "histc": ("visitors",), "cumsum": ("experts' ends",), "chunk": ("experts' gate and up gradient",),
-        "mul": ("experts' product", "visits weighted"), "empty_like": ("visits' places",), "arange": ("visits counted",),
+        "add_": ("experts' gate and up with bias", "experts' down with bias"), "mul": ("experts' product", "visits weighted"), "empty_like": ("visits' places",), "arange": ("visits counted",),
         "view": ("visits",), "sum": ("visits added",), "to": ("experts cast",),
     },
     "Experts.gated": {"chunk": ("experts' gate and up gradient",), "mul": ("experts' product",)},
@@ -99,6 +101,10 @@ TITLES: dict[str, dict[str, tuple]] = {
         "float": ("{}: fp32",), "pow": ("{}: square",), "mean": ("{}: mean",), "add": ("{}: plus epsilon",), "rsqrt": ("{}: inverse root",),
         "to": ("{}: cast",), "mul": ("{}: normed", "{}"),
     },
+    "WideNorm.forward": {
+        "float": ("{}: fp32",), "pow": ("{}: square",), "mean": ("{}: mean",), "add": ("{}: plus epsilon",), "rsqrt": ("{}: inverse root",),
+        "mul": ("{}: normed", "{}: times weight"), "to": ("{}",),
+    },
     "OffsetNorm.normed": {
         "pow": ("{}: square",), "mean": ("{}: mean",), "add": ("{}: plus epsilon",), "rsqrt": ("{}: inverse root",), "mul": ("{}: normed",),
     },
@@ -116,6 +122,25 @@ TITLES: dict[str, dict[str, tuple]] = {
         "mul": tuple(f"{x} {turn}" for x in "qk" for turn in ("cosine", "sine") * 2), "sub": ("q: first", "k: first"),
         "add": ("q: second", "k: second"), "cat": ("q rotated", "k rotated"),
     },
+    "halved": {
+        "chunk": ("q halves", "k halves"), "mul": tuple(f"{x} {turn}" for x in "qk" for turn in ("cosine", "sine") * 2),
+        "sub": ("q: first", "k: first"), "add": ("q: second", "k: second"), "cat": ("q rotated", "k rotated"),
+    },
+    "HalfRotary.forward": {
+        "float": ("positions in fp32",), "mul": ("angles", "cosine scaled", "sine scaled"), "cos": ("cosine",), "sin": ("sine",),
+        "to": ("cosine cast", "sine cast"),
+    },
+    "attend_with_sinks": _SCORES | {
+        "add": ("scores with mask",), "reshape": ("sinks",), "expand": ("sinks",), "cat": ("scores and sinks",), "max": ("largest scores",),
+        "sub": ("scores less the largest",), "dropout": ("weights",), "to": ("weights cast",), "contiguous": ("heads merged",),
+    },
+    "BiasedExperts.forward": {"reshape": ("tokens", "experts")},
+    "BiasedExperts.route": {"topk": ("largest",), "softmax": ("weights of a token's experts",)},
+    "BiasedExperts.gated": {
+        "clamp": ("experts' gate clamped", "experts' up clamped"), "sigmoid": ("experts' sigmoid",), "add": ("experts' up and 1",),
+        "mul": ("experts' gate scaled", "experts' inner", "experts' product"),
+    },
+    "GptOssBlock.forward": {"add": ("residual 1", "residual 2")},
     "turn_and_join": {"cat": ("q joined", "k joined")},
     "turn_then_join": {"cat": ("q joined", "k joined")},
     "attend": {"reshape": ("heads", "heads"), "contiguous": ("heads merged",)},
@@ -156,7 +181,7 @@ TITLES: dict[str, dict[str, tuple]] = {
     "LatentAttention.forward": {"reshape": ("heads side by side",), "split": ("q", "compressed"), "view": ("q", "latent", "rotary key"), "cat": ("q joined",)},
     "LatentAttention.expanded": {"split": ("expanded",), "view": ("expanded",), "new_empty": ("keys",)},
     "SharedExperts.forward": {"view": ("tokens", "tokens", "experts"), "add": ("experts and shared",)},
-    "SharedExperts.route": {"view": ("scores by group",),
+    "SharedExperts.route": {"topk": ("largest of each group", "largest groups", "largest"), "view": ("scores by group",),
         "float": ("router input in fp32", "router weight in fp32"), "linear": ("router",), "sigmoid": ("router sigmoid",),
         "add": ("scores for choice", "their sum plus epsilon"), "zeros_like": ("groups' mask",), "expand": ("groups' mask spread",), "reshape": ("groups' mask spread",),
         "bool": ("mask as flags",), "not": ("mask inverted",), "masked_fill": ("scores masked",), "gather": ("their scores",),

@@ -1,156 +1,29 @@
-"""GPT-2, OPT, Llama and its like, GPT-NeoX, DeepSeek-V3, GLM-4.5. B sequences of S new tokens, with a cache of older ones."""
+"""GPT-2, OPT, Llama and its like, Gemma 2 and 3, gpt-oss, GPT-NeoX, DeepSeek-V3, GLM-4.5."""
 
 import torch
 from torch import nn
 from torch.nn import functional as F
-from torch.utils import checkpoint
 
-from ..gpt import ACTIVATIONS
 from ..llama import GatedMLP
-from .cache import Near, Nothing, kinds
-from .mixtures import Experts, SharedExperts
+from .cache import Nothing, kinds
+from .decoder import MLP, Attention, Decoder, layer_norm, rms_norm
+from .mixtures import BiasedExperts, Experts, SharedExperts
 from .parts import (
     Conv1D,
+    HalfRotary,
     OffsetNorm,
     RMSNorm,
     Rotary,
     attend,
     attend_capped,
-    attend_eagerly,
     attend_narrowly,
-    gelu_tanh,
+    attend_with_sinks,
     turn,
     turn_and_join,
+    turn_halves,
     turn_pairs,
     turn_then_join,
 )
-
-
-class Attention(nn.Module):
-    """Causal self-attention: what `heads` gives, over the new tokens and the cache."""
-
-    linear = nn.Linear
-    #: What attends, and what does where the scores exist; with which probability one becomes 0.
-    attend, eagerly, dropout = staticmethod(attend), staticmethod(attend_eagerly), 0.0
-
-    def __init__(self, model):
-        super().__init__()
-        self.heads, self.kv_heads, self.head = model.heads, model.kv_heads, model.head_width
-        queries, keys = model.heads * model.head_width, model.kv_heads * model.head_width
-        self.widths = queries, keys, keys
-        if model.fused:
-            self.qkv = self.linear(model.width, sum(self.widths), bias=model.qkv_bias)
-        else:
-            self.q, self.k, self.v = (nn.Linear(model.width, width, bias=model.qkv_bias) for width in self.widths)
-        self.out = self.linear(queries, model.width, bias=model.out_bias)
-
-    def apart(self, x, heads):  # (B, S, A D) -> (B, A, S, D)
-        return x.view(*x.shape[:-1], heads, self.head).transpose(1, 2)
-
-    def attended(self, q, k, v, mask, scale=None):  # -> (B, S, H), and the scores where they exist
-        y, scores = self.attend(q, k, v, mask, scale, self.dropout)
-        y = y.reshape(*y.shape[:-2], -1).contiguous()
-        return self.out(y), scores
-
-
-class MLP(nn.Module):
-    """Two matrices with a function between them."""
-
-    def __init__(self, model, linear=nn.Linear):
-        super().__init__()
-        self.activation = gelu_tanh if model.activation == "gelu_tanh" else ACTIVATIONS[model.activation]
-        self.up = linear(model.width, model.ffn_width, bias=model.ffn_bias)
-        self.down = linear(model.ffn_width, model.width, bias=model.ffn_bias)
-
-    def forward(self, x):
-        return self.down(self.activation(self.up(x)))
-
-
-def layer_norm(model, width):
-    return nn.LayerNorm(width, bias=model.norm_bias)
-
-
-def rms_norm(model, width):
-    return (OffsetNorm if model.norm_offset else RMSNorm)(width)
-
-
-class Decoder(nn.Module):
-    """Tokens in, the last one's logits out; with labels loss and all logits, as `...ForCausalLM`."""
-
-    #: Whether backward recomputes the blocks; whether what they get requires a gradient though no embedding trains, as peft has it then.
-    recomputes = leaf = False
-    dropout = 0.0
-    head_of = nn.Linear
-
-    def __init__(self, model):
-        super().__init__()
-        self.token = nn.Embedding(model.vocabulary, model.width)
-        if model.has_positions:
-            self.position = nn.Embedding(model.learned_positions, model.width)
-        self.blocks = nn.ModuleList(self.block(model, i) for i in range(model.layers))
-        self.norm = self.norm_of(model, model.width)
-        self.head = self.head_of(model.width, model.vocabulary, bias=False)
-        if model.tied:
-            self.head.weight = self.token.weight
-
-    def forward(self, tokens, cache, labels=None):  # (B, S), a layer's each, (B, S) -> (B, 1, V), or (), (B, S, V)
-        x = self.hidden(tokens, cache)
-        if labels is None:
-            return self.head(x[:, -1:])
-        logits = self.head(x)
-        loss = self.loss(logits, labels)
-        return loss, logits
-
-    def embed(self, tokens):
-        rows = self.rows(tokens)
-        return rows.requires_grad_() if self.leaf else rows
-
-    def rows(self, tokens):
-        return self.token(tokens)
-
-    def trained(self, model, setup):
-        """Bound to how a setup trains it: which attention, with which dropout, what backward recomputes. Returns the decoder."""
-        self.recomputes = setup.checkpointing == "full"
-        self.leaf = self.recomputes and setup.adapters is not None
-        eager = setup.attention == "eager"
-        full, near = Nothing(eager), Near(model.window, eager)
-        self.nothing = [near if model.windowed(i) else full for i in range(len(self.blocks))]
-        for module in self.modules():
-            if not isinstance(module, OPTAttention):  # whose configurations have a dropout of its own, of 0.0
-                module.dropout = setup.dropout
-            if isinstance(module, Attention) and eager:
-                module.attend = module.eagerly
-        return self
-
-    def layers(self, cache, places):
-        """Each block with its layer of the cache; a block that backward recomputes is called by `checkpoint`."""
-        for block, layer in zip(self.blocks, cache, strict=True):
-            yield (recomputed(block, places) if self.recomputes else block), layer
-
-    def places(self, x, cache):  # (1, S): where the new tokens stand
-        places = torch.arange(x.size(1), device=x.device) + cache[0].seen
-        return places.unsqueeze(0)
-
-
-def recomputed(block, places):
-    """A block under `GradientCheckpointingLayer`, which saves its input and holds all that stands beside it: the places too."""
-
-    def call(x, *others):
-        def run(blocks, x, places=places):
-            return blocks[0](x, *others)
-
-        return checkpoint.checkpoint(run, [block], x, use_reentrant=False)
-
-    return call
-
-
-def extended(decoder, tokens, new, cache):
-    """A pass, and what generation makes of it: the tokens with one more, of the largest logit. (B, T), (B, S) -> (B, T + 1)."""
-    wide = decoder(new, cache)[:, -1].float()
-    token = wide.argmax(dim=-1)
-    del wide
-    return torch.cat((tokens, token[:, None]), dim=-1)
-
 
 # GPT-2.
 
@@ -216,6 +89,8 @@ class OPTAttention(Attention):
         k, v = self.apart(k, self.heads), self.apart(v, self.heads)
         k, v = layer.update(k, v)
         return self.attended(q, k, v, mask, scale=1.0)
+
+    own_dropout = True  # of OPT's configurations, 0.0
 
 
 class OPTBlock(nn.Module):
@@ -449,6 +324,49 @@ class Gemma3(Windowed):
         return {near: (self.near if near else self.rotary)(x, places) for near in found}
 
 
+# gpt-oss.
+
+
+class SinkAttention(LlamaAttention):
+    def __init__(self, model):
+        super().__init__(model)
+        self.sinks = nn.Parameter(torch.zeros(model.heads))
+
+    def forward(self, x, turns, mask, layer):
+        q = self.apart(self.q(x), self.heads)
+        k = self.apart(self.k(x), self.kv_heads)
+        v = self.apart(self.v(x), self.kv_heads)
+        q, k = turn_halves(q, k, *turns)
+        k, v = layer.update(k, v)
+        return self.attended(q, k, v, mask)
+
+    def attend(self, q, k, v, mask, scale, dropout):
+        return attend_with_sinks(q, k, v, mask, self.sinks, dropout)
+
+    eagerly = attend
+
+
+class GptOssBlock(LlamaBlock):
+    def forward(self, x, turns, mask, layer):
+        residual = x
+        x = self.norm1(x)
+        x, _beside = self.attention(x, turns, mask, layer)
+        x = residual + x
+        residual = x
+        x = self.norm2(x)
+        x, _beside = self.mlp(x)
+        return residual + x
+
+
+class GptOss(Windowed):
+    def __init__(self, model):
+        super().__init__(model)
+        self.rotary = HalfRotary(model.turning)
+
+    def block(self, model, i):
+        return GptOssBlock(model, SinkAttention(model), BiasedExperts(model))
+
+
 # GPT-NeoX.
 
 
@@ -587,4 +505,5 @@ DECODERS: dict[str, type] = {
     **dict.fromkeys(("llama", "mistral", "gemma", "phi3", "mixtral"), Llama),
     **dict.fromkeys(("ministral", "qwen2", "qwen3"), Windowed),
     "gemma2": Gemma2, "gemma3": Gemma3, "gpt2": GPT2, "opt": OPT, "gpt_neox": NeoX, "deepseek_v3": DeepSeek, "glm4_moe": GLM,
+    "gpt_oss": GptOss,
 }  # fmt: skip

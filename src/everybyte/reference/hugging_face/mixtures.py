@@ -12,6 +12,8 @@ from ..mixtral import grouped_linear
 class Experts(Mixture):
     """The book's, which keep no more than Hugging Face's where no gradient is wanted: `grouped_mm_experts_forward`."""
 
+    biased = False
+
     def visit(self, tokens, weights, chosen):
         weights, chosen = weights.reshape(-1), chosen.reshape(-1)
         expert, order = torch.sort(chosen)
@@ -20,9 +22,13 @@ class Experts(Mixture):
         counted = expert.float() if expert.is_cpu else expert.int()
         visitors = torch.histc(counted, bins=self.experts, min=0, max=self.experts - 1)
         ends = torch.cumsum(visitors, dim=0, dtype=torch.int32)
+        bias = own_bias(self.gate_up_bias, expert) if self.biased else None
         made = grouped_linear(rows, self.gate_up, ends)
+        made = made.add_(bias) if self.biased else made
         made = self.gated(made)
+        bias = own_bias(self.down_bias, expert) if self.biased else None
         made = grouped_linear(made, self.down, ends)
+        made = made.add_(bias) if self.biased else made
         outer = made * own.unsqueeze(-1)
         back = torch.empty_like(order)
         back[order] = torch.arange(order.size(0), device=order.device)
@@ -33,6 +39,42 @@ class Experts(Mixture):
     def gated(self, made):
         gate, up = made.chunk(2, dim=-1)
         return self.activation(gate) * up
+
+
+def own_bias(biases, expert):  # (E, F), (T K,) -> (T K, F)
+    return biases[expert]
+
+
+class BiasedExperts(Experts):
+    """gpt-oss's: with biases, and the function of the gate clamped. Gate and up alternate."""
+
+    biased = True
+
+    def __init__(self, model):
+        super().__init__(model.replace(activation="silu"))  # its own function is `gated`
+        self.experts, self.visits = model.experts, model.experts_per_token
+        self.router = nn.Linear(model.width, model.experts)
+        self.gate_up_bias = nn.Parameter(torch.zeros(model.experts, 2 * model.expert_width))
+        self.down_bias = nn.Parameter(torch.zeros(model.experts, model.width))
+
+    def forward(self, x):
+        tokens = x.reshape(-1, x.size(-1))
+        _logits, weights, chosen = self.route(tokens)
+        out = self.visit(tokens, weights, chosen)
+        return out.reshape(x.shape), weights
+
+    def route(self, tokens):
+        logits = self.router(tokens)
+        best, chosen = torch.topk(logits, self.visits, dim=-1)
+        weights = F.softmax(best, dim=1, dtype=best.dtype)
+        return logits, weights, chosen
+
+    def gated(self, made):
+        gate, up = made[..., ::2], made[..., 1::2]
+        gate = gate.clamp(None, 7.0)
+        up = up.clamp(-7.0, 7.0)
+        inner = gate * torch.sigmoid(gate * 1.702)
+        return (up + 1) * inner
 
 
 class Router(nn.Module):

@@ -22,6 +22,16 @@ class RMSNorm(nn.Module):
         return self.weight * wide.to(x.dtype)
 
 
+class WideNorm(RMSNorm):
+    """gpt-oss's, which multiplies by the weight in fp32 too."""
+
+    def forward(self, x):
+        wide = x.float()
+        mean = wide.pow(2).mean(-1, keepdim=True)
+        wide = wide * torch.rsqrt(mean + self.eps)
+        return (self.weight * wide).to(x.dtype)
+
+
 class OffsetNorm(RMSNorm):
     """Gemma's, which multiplies by 1 + weight, in fp32 too."""
 
@@ -62,9 +72,25 @@ class Rotary(nn.Module):
         return cos.to(x.dtype), sin.to(x.dtype)
 
 
+class HalfRotary(Rotary):
+    """gpt-oss's, each once."""
+
+    @torch.no_grad()
+    def forward(self, x, places):  # (B, S, H), (1, S) -> (1, S, R/2) each
+        angles = places[..., None].float() * self.speeds
+        cos, sin = angles.cos() * 1.0, angles.sin() * 1.0
+        return cos.to(x.dtype), sin.to(x.dtype)
+
+
 def turn(q, k, cos, sin):  # (B, A, S, R), (B, K, S, R), (1, S, R) each
     cos, sin = cos.unsqueeze(1), sin.unsqueeze(1)
     return rotated(q, cos, sin), rotated(k, cos, sin)
+
+
+def turn_halves(q, k, cos, sin):
+    """gpt-oss: the first half of a head turns with the second."""
+    cos, sin = cos.unsqueeze(1), sin.unsqueeze(1)
+    return halved(q, cos, sin), halved(k, cos, sin)
 
 
 def turn_and_join(q, k, cos, sin):
@@ -103,6 +129,11 @@ def swapped(x):
 
 def paired(x, cos, sin):
     a, b = x[..., 0::2], x[..., 1::2]
+    return torch.cat((a * cos - b * sin, b * cos + a * sin), dim=-1)
+
+
+def halved(x, cos, sin):
+    a, b = x.chunk(2, dim=-1)
     return torch.cat((a * cos - b * sin, b * cos + a * sin), dim=-1)
 
 
@@ -157,6 +188,22 @@ def attend_narrowly(q, k, v, mask, scale=None, dropout=0.0):
     scores = F.dropout(scores, dropout, True)
     y = torch.matmul(scores, v)
     return y.transpose(1, 2), scores
+
+
+def attend_with_sinks(q, k, v, mask, sinks, dropout=0.0):
+    """gpt-oss's: a learned score of each head stands beside those of the tokens, and its weight is dropped."""
+    groups = q.size(1) // k.size(1)
+    keys, values = (repeated(k, groups), repeated(v, groups)) if groups > 1 else (k, v)
+    scores = torch.matmul(q, keys.transpose(2, 3)) * (q.size(-1) ** -0.5)
+    scores = scores + mask
+    sinks = sinks.reshape(1, -1, 1, 1).expand(q.size(0), -1, q.size(2), -1)
+    joined = torch.cat((scores, sinks), dim=-1)
+    joined = joined - joined.max(dim=-1, keepdim=True)[0]
+    weights = F.softmax(joined, dim=-1, dtype=joined.dtype)
+    kept = weights[..., :-1]
+    scores = F.dropout(kept, dropout, True).to(v.dtype)
+    y = torch.matmul(scores, values)
+    return y.transpose(1, 2).contiguous(), scores
 
 
 def repeated(x, groups):  # (B, K, T, D) -> (B, A, T, D)
