@@ -27,6 +27,12 @@ def sample():
     return (lambda values, most: list(values)) if EVERYTHING else some
 
 
+@pytest.fixture
+def flash(monkeypatch):
+    """PyTorch chooses flash attention on Hopper too, as the book's formulas have it, and not cuDNN's, which keeps 8 bytes less."""
+    monkeypatch.setenv("TORCH_CUDNN_SDPA_DEPRIORITIZED", "1")
+
+
 @pytest.fixture(scope="session")
 def here():
     """The environment of rehearsals, found and not made, or the test is skipped with the reason: `make rehearsal` makes it."""

@@ -37,10 +37,16 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention as attention
 q = torch.ones(2, 4, 128, 64, device="cuda", dtype=torch.bfloat16, requires_grad=True)
 with sdpa_kernel([SDPBackend.CUDNN_ATTENTION]):
-    node = attention(q, q, q, is_causal=True).grad_fn.name()
-assert "Flash" in node, node
+    assert "Cudnn" in attention(q, q, q, is_causal=True).grad_fn.name()
 with sdpa_kernel([SDPBackend.MATH]):
-    assert "Flash" not in attention(q, q, q, is_causal=True).grad_fn.name()
+    assert "Cudnn" not in attention(q, q, q, is_causal=True).grad_fn.name()
+# A mask beside fewer heads of keys, which flash and efficient attention do not take: the scores are not stored.
+k, mask = q[:, :2], torch.ones(128, 128, dtype=torch.bool, device="cuda")
+before = torch.cuda.memory_allocated()
+found = attention(q, k, k, attn_mask=mask, enable_gqa=True)
+assert "Cudnn" in found.grad_fn.name() and torch.cuda.memory_allocated() - before == 131072 + 4096 + 2 * 512 + 2 * 128 * 128  # the mask as numbers
+found.sum().backward()
+assert q.grad.stride() == q.stride()
 torch.backends.cuda.enable_cudnn_sdp(True)
 torch.backends.cudnn.enabled = True
 with torch.backends.cudnn.flags(enabled=True):

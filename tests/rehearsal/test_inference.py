@@ -9,6 +9,8 @@ import everybyte as eb
 from everybyte.rehearsal import rehearse_script
 from everybyte.theory import inference
 
+pytestmark = pytest.mark.usefixtures("flash")
+
 SCRIPT = Path(__file__).parent / "scripts" / "generate.py"
 GPT2 = eb.model("gpt2").replace(layers=3)
 LLAMA = eb.model("llama-3.1-8b", code="reference").replace(

@@ -7,6 +7,8 @@ import pytest
 import everybyte as eb
 from everybyte.rehearsal import rehearse, rehearse_script
 
+pytestmark = pytest.mark.usefixtures("flash")
+
 SCRIPTS = Path(__file__).with_name("scripts")
 #: cuBLAS's workspaces on Hopper.
 CUBLAS = 2 * 33_554_432

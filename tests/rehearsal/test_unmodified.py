@@ -12,6 +12,8 @@ import pytest
 import everybyte as eb
 from everybyte.rehearsal import rehearse_script
 
+pytestmark = pytest.mark.usefixtures("flash")
+
 SCRIPTS = Path(__file__).with_name("scripts")
 #: cuBLAS's workspaces on Hopper, forward's thread's and backward's.
 CUBLAS = 2 * 33_554_432

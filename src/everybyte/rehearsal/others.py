@@ -2,6 +2,7 @@
 
 import warnings
 from collections.abc import Callable
+from contextlib import contextmanager
 from math import ceil
 
 
@@ -33,23 +34,55 @@ TOLD = {"transformers.masking_utils": one_sequence_a_row, "transformers.generati
 
 
 def without_cudnn(torch) -> None:
-    """Keep cuDNN off, whatever the script says: it has no plans here. Where its attention is asked for, flash attention stands in."""
-    torch.backends.cuda.enable_cudnn_sdp(False)
+    """Keep cuDNN's convolutions and recurrent cells off, whatever the script says: it has no plans here."""
     torch.backends.cudnn.enabled = False
-    C, asked = torch._C, {"cudnn": False, "flash": torch._C._get_flash_sdp_enabled()}
-    flash = C._set_sdp_use_flash
-
-    def setter(name):
-        def use(on):
-            asked[name] = bool(on)
-            flash(any(asked.values()))
-
-        return use
-
-    C._set_sdp_use_cudnn, C._set_sdp_use_flash = setter("cudnn"), setter("flash")
-    C._get_cudnn_sdp_enabled, C._get_flash_sdp_enabled = (lambda: asked["cudnn"]), (lambda: asked["flash"])
-    C._set_cudnn_enabled = lambda on: None
+    torch._C._set_cudnn_enabled = lambda on: None
     type(torch.backends.cudnn).enabled = property(lambda self: False, lambda self, on: None)
+
+
+def cudnn_attention(torch, seen: Callable[[], None]) -> object:
+    """Let PyTorch choose cuDNN's attention where it does on the GPU, and ask for the tensors that it takes.
+
+    Source: PyTorch, `aten/src/ATen/native/cudnn/MHA.cpp`: output as the query lies, a number in fp32 for each query, seed and offset;
+    in backward a copy of the output's gradient where it lies otherwise, and three gradients. cuDNN's own documentation has its backward
+    sum the query's gradient in fp32, as flash attention does.
+
+    Returns:
+        What keeps it so, as long as it lives.
+    """
+
+    def lying_as(like, shape):
+        order = sorted(range(len(shape)), key=lambda i: (-like.stride(i), i))
+        made = torch.empty([shape[i] for i in order], dtype=like.dtype, device=like.device)
+        return made.permute([order.index(i) for i in range(len(shape))])
+
+    def forward(query, key, value, bias, wants_sums, dropout=0.0, causal=False, debug=False, *, scale=None):
+        seen()
+        found = lying_as(query, (*query.shape[:3], value.shape[3]))
+        sums = torch.empty((*query.shape[:3], 1) if wants_sums else 0, dtype=torch.float32, device=query.device)
+        seed, offset = (torch.empty((), dtype=torch.int64, device=query.device) for _ in range(2))
+        return found, sums, None, None, query.shape[2], key.shape[2], seed, offset, None
+
+    def backward(gradient, query, key, value, found, *rest, **more):
+        if gradient.stride() != found.stride():
+            gradient = lying_as(found, found.shape).copy_(gradient)
+        found = tuple(lying_as(one, one.shape) for one in (query, key, value))
+        torch.empty(query.shape, dtype=torch.float32, device=query.device)
+        return found
+
+    library = torch.library.Library("aten", "IMPL")
+    with _silent():
+        library.impl("_scaled_dot_product_cudnn_attention", forward, "CUDA", allow_override=True)
+        library.impl("_scaled_dot_product_cudnn_attention_backward", backward, "CUDA", allow_override=True)
+    return library
+
+
+@contextmanager
+def _silent():
+    """A context without PyTorch's warning that something stands in place of its own."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
 
 
 def normal_without_a_look(torch) -> None:
@@ -96,7 +129,6 @@ def rows(torch, share: float, seen: Callable[[], None]) -> object:
 
     torch.Tensor.cpu = brought(torch.Tensor.cpu)
     library = torch.library.Library("aten", "IMPL")
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # that it stands in place of PyTorch's own
+    with _silent():
         library.impl("nonzero", nonzero, "CUDA", allow_override=True)
     return library

@@ -110,10 +110,16 @@ class _Watched:
         elif int(os.environ.get("WORLD_SIZE") or told.get("WORLD_SIZE") or 1) > 1:
             ranks.together(torch)
         self.lines = reads.Lines()
+        self.attention = others.cudnn_attention(torch, self._attends)
         self.rows = others.rows(torch, float(told.get(ROWS) or 1), self.lines.sized)
         self._watch_the_end()
         self._watch_failures()
         self._report()
+
+    def _attends(self):
+        said = "PyTorch chooses cuDNN's attention on this GPU: its tensors are asked for, what it works in is taken to be as flash attention's"
+        if said not in self.notes:
+            self.notes.append(said)
 
     def _watch_failures(self):
         """Note with what error the script ends, and where; and where it stood when it was asked to end, unless it listens itself."""
