@@ -82,6 +82,8 @@ class GPT2(Decoder):
 
 
 class OPTAttention(Attention):
+    own_dropout = True  # of its configurations, 0.0
+
     def forward(self, x, mask, layer):
         q = self.q(x) * self.head**-0.5
         q = self.apart(q, self.heads)
@@ -89,8 +91,6 @@ class OPTAttention(Attention):
         k, v = self.apart(k, self.heads), self.apart(v, self.heads)
         k, v = layer.update(k, v)
         return self.attended(q, k, v, mask, scale=1.0)
-
-    own_dropout = True  # of OPT's configurations, 0.0
 
 
 class OPTBlock(nn.Module):
