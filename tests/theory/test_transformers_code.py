@@ -98,7 +98,7 @@ def test_attention_that_transformers_has_not_is_refused():
     with pytest.raises(
         ValueError, match="^Setup.attention: 'flash' is not what transformers' gemma-2-2b has; allowed: 'eager'$"
     ):
-        eb.budget(eb.model("gemma-2-2b"), eb.Setup(sequence=64))
+        eb.budget(eb.model("gemma-2-2b"), eb.Setup(sequence=64, attention="flash"))
 
 
 def test_kinds_of_blocks_that_are_too_many_are_refused():
