@@ -119,6 +119,20 @@ def test_a_models_own_value_that_does_not_go_with_what_is_said_is_refused_as_the
     assert eb.dry_run(other, eb.Setup(batch=1, attention="eager")).setup.attention == "eager"
 
 
+def test_a_checkpoint_whose_weights_are_stored_otherwise_is_refused_by_name():
+    kinds = {"gptq": {"quant_method": "gptq", "bits": 4}}
+    kinds["bitsandbytes"] = {"quant_method": "bitsandbytes", "load_in_4bit": True, "bnb_4bit_quant_type": "nf4"}
+    for method, stored in kinds.items():
+        config = transformers.LlamaConfig(**LLAMA, quantization_config=stored)
+        with pytest.raises(
+            ValueError, match=rf"^LlamaConfig\.quantization_config: weights stored by '{method}'.*; allowed: "
+        ):
+            eb.dry_run(config, eb.Setup(batch=1, sequence=16))
+    setup = eb.Setup(batch=1, sequence=16, adapters=eb.Lora(rank=2), quantization="nf4")
+    plain = eb.dry_run(transformers.LlamaConfig(**LLAMA), setup)
+    assert eb.dry_run(config, setup).peak == plain.peak
+
+
 def test_what_is_loaded_by_dtype_auto_is_counted_as_it_is_loaded(tmp_path):
     """Weights in 16 bits, and the rotary frequencies in fp32, which a cast would halve."""
     config = CONFIGS["bf16"][0]()

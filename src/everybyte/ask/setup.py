@@ -376,7 +376,8 @@ class Setup:
         if changes.get("loop") in list(LOOPS):
             row = vars(LOOPS[self.loop])
             changes = {name: None for name, usual in row.items() if getattr(self, name) == usual} | changes
-        found = replace(self, **dict.fromkeys(self._unsaid) | changes)
+        changes = dict.fromkeys(self._unsaid) | changes
+        found = replace(self, **changes)
         object.__setattr__(found, "_taken", self._taken - changes.keys())
         return found
 

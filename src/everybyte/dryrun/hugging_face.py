@@ -246,6 +246,7 @@ def made(config, setup: Setup, made_here: bool = False) -> Callable[[], nn.Modul
             f"{kind}.experts_implementation: 'eager' asks which experts each token visits, and in a dry run no "
             "tensor has values; allowed: 'grouped_mm', the default, or 'batched_mm'"
         )
+    _refuse_quantized(config, setup)
     config = copy.deepcopy(config)
     config.use_cache = False
     for dropout in _dropouts(config, setup, made_here):
@@ -272,6 +273,20 @@ def made(config, setup: Setup, made_here: bool = False) -> Callable[[], nn.Modul
         return module
 
     return make
+
+
+def _refuse_quantized(config, setup):
+    """Raise ValueError where a checkpoint's weights are stored in a form that nothing here makes: a config's model has them whole."""
+    said = getattr(config, "quantization_config", None)
+    if said is None:
+        return
+    stored = said if isinstance(said, dict) else said.to_dict()
+    if setup.quantization != "nf4" or stored.get("bnb_4bit_quant_type") != "nf4":
+        method = getattr(stored.get("quant_method"), "value", stored.get("quant_method"))
+        raise ValueError(
+            f"{type(config).__name__}.quantization_config: weights stored by {method!r} are not counted; allowed: a config without it, "
+            "whose weights are in its dtype, or bitsandbytes' nf4 with Setup.quantization 'nf4'"
+        )
 
 
 def dropouts(config) -> dict[str, float]:
