@@ -128,7 +128,7 @@ def test_the_command_says_in_one_line_that_a_worker_died(capsys, monkeypatch):
         ({"model": "gpt2"}, "measure.model"), ({"setup": 8}, "measure.setup"), ({"warm_up": 0}, "measure.warm_up"),
         ({"steps": 0}, "measure.steps"), ({"points": 3}, "measure.points"), ({"tf32": 1}, "measure.tf32"),
         ({"limit": 0}, "measure.limit"), ({"timeout": 0}, "measure.timeout"), ({"timeout": True}, "measure.timeout"),
-        ({"model": eb.model("pythia-14m")}, "Model.parallel_residual"), ({"setup": eb.Setup(sequence=1025)}, "Setup.sequence"),
+        ({"model": eb.model("pythia-14m")}, "Model.code"), ({"setup": eb.Setup(sequence=1025)}, "Setup.sequence"),
     ],
 )  # fmt: skip
 def test_bad_input_is_refused_before_a_worker_starts(monkeypatch, options, field):
