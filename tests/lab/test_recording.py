@@ -250,7 +250,7 @@ def test_bad_input(tmp_path, minutes):
 
 def test_a_step_that_no_worker_could_run_is_refused_at_once(tmp_path, small):
     with pytest.raises(ValueError, match=r"^Setup\.sequence: "):
-        record(tmp_path, configurations=[Configuration("test", small, eb.Setup())])
+        record(tmp_path, configurations=[Configuration("test", small, eb.Setup(sequence=1024))])
 
 
 def test_the_command_records(tmp_path, capsys, start, small, monkeypatch):
