@@ -202,8 +202,10 @@ def rehearse(options):
     if sum(map(bool, (options.script, options.grid, again))) != 1 and not options.set_up:
         allowed = "everybyte rehearse -- python train.py ..., --grid, --recheck, or --set-up"
         raise ValueError(f"rehearse: nothing to run; allowed: {allowed}")
+    if options.without_triton and not options.set_up:
+        raise ValueError("rehearse --without-triton: nothing is installed; allowed: with --set-up")
     if options.set_up:
-        where = rehearsal.set_up(torch=options.torch, say=terminal.note)
+        where = rehearsal.set_up(torch=options.torch, say=terminal.note, triton=not options.without_triton)
         if not options.grid and not options.script and not again:
             said = where.manifest | {"folder": str(where.folder)}
             return said, f"{where.folder.name}: PyTorch {where.manifest['torch']}, no GPU and nothing of NVIDIA's", 0
