@@ -86,6 +86,25 @@ def test_empty_packages_keep_pip_from_bringing_the_real_ones(site):
     assert place.stand_in(site) == []
 
 
+def test_triton_comes_alone_and_takes_the_empty_package_s_place(site, monkeypatch):
+    place.stand_in(site)
+    runs = []
+    monkeypatch.setattr(place, "_run", lambda command: runs.append(command))
+    place.install_triton(site, ["pip", "install"], say=lambda text: None)
+    assert runs == [["pip", "install", "--no-deps", "triton==3.7.1"]] and not (site / "triton-3.7.1.dist-info").exists()
+    (site / "triton-3.7.1.dist-info").mkdir()  # as pip would
+    place.install_triton(site, ["pip", "install"], say=lambda text: pytest.fail(text))
+    assert len(runs) == 1 and "triton" not in place.stand_in(site)
+
+
+def test_triton_without_python_s_headers_is_one_sentence(tmp_path, monkeypatch):
+    monkeypatch.setattr(place.libraries, "said", lambda *command: f"{tmp_path}\n")
+    with pytest.raises(ValueError, match=r"Python\.h is not in .*; install python3-dev .*--set-up --without-triton"):
+        place.check_python(tmp_path / "python")
+    (tmp_path / "Python.h").touch()
+    assert place.check_python(tmp_path / "python") is None
+
+
 @pytest.mark.parametrize(("system", "machine"), [("darwin", "arm64"), ("win32", "AMD64"), ("linux", "aarch64")])
 def test_elsewhere_than_linux_on_x86_64(monkeypatch, system, machine):
     monkeypatch.setattr(sys, "platform", system)

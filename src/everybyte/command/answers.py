@@ -202,8 +202,12 @@ def rehearse(options):
     if sum(map(bool, (options.script, options.grid, again))) != 1 and not (options.set_up or options.install):
         allowed = "everybyte rehearse -- python train.py ..., --grid, --recheck, --set-up, or --install"
         raise ValueError(f"rehearse: nothing to run; allowed: {allowed}")
+    if options.without_triton and not options.set_up:
+        raise ValueError("rehearse --without-triton: nothing is installed; allowed: with --set-up")
     if options.set_up or options.install:
-        where = rehearsal.set_up(torch=options.torch, say=terminal.note) if options.set_up else None
+        where = None
+        if options.set_up:
+            where = rehearsal.set_up(torch=options.torch, say=terminal.note, triton=not options.without_triton)
         if options.install:
             where = rehearsal.install(options.install, say=terminal.note)
         if not options.grid and not options.script and not again:

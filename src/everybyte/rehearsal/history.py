@@ -10,8 +10,12 @@ from dataclasses import dataclass
 
 from ..evidence import Memory
 
-#: Files that are not the script's: Python's own, installed packages, code without a file.
-_NOT_A_SCRIPT = re.compile(r"/site-packages/|/dist-packages/|/lib(64)?/python3[.\d]*/|^<|/everybyte/rehearsal/")
+#: The folder, in a rehearsal's temporary one, of the code that Inductor writes.
+INDUCTOR = "inductor-of-rehearsal"
+#: Files that are not the script's: Python's own, installed packages, what Inductor wrote, code without a file.
+_NOT_A_SCRIPT = re.compile(
+    rf"/site-packages/|/dist-packages/|/lib(64)?/python3[.\d]*/|^<|/everybyte/rehearsal/|/{INDUCTOR}/"
+)
 #: Files of PyTorch. Of their functions only the innermost one's name is reported.
 _TORCH = re.compile(r"/site-packages/torch/|/dist-packages/torch/")
 
@@ -51,7 +55,7 @@ def inner(frames: list[dict] | None) -> str | None:
     """The innermost line that is neither PyTorch's nor Python's, as file:line function; None where it is the script's own."""
     for frame in frames or ():
         if _TORCH.search(frame["filename"]) or re.search(
-            r"/lib(64)?/python3[.\d]*/(?!site-packages)|^<", frame["filename"]
+            rf"/lib(64)?/python3[.\d]*/(?!site-packages)|^<|/{INDUCTOR}/", frame["filename"]
         ):
             continue
         if not _NOT_A_SCRIPT.search(frame["filename"]) or "/everybyte/rehearsal/" in frame["filename"]:
@@ -62,8 +66,10 @@ def inner(frames: list[dict] | None) -> str | None:
 
 
 def call(frames: list[dict] | None) -> str | None:
-    """The innermost function of PyTorch, by name; None where the innermost frame is not PyTorch's."""
+    """The innermost function of PyTorch, by name; None where the innermost frame is neither PyTorch's nor Inductor's code."""
     first = next((f for f in frames or () if not f["filename"].startswith("<")), None)
+    if first and f"/{INDUCTOR}/" in first["filename"]:
+        return "compiled code"
     return first["name"] if first and _TORCH.search(first["filename"]) else None
 
 

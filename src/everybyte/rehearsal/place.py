@@ -28,8 +28,8 @@ HARMLESS = ("nvidia_ml_py",)
 #: The content of the empty packages' INSTALLER files.
 INSTALLER = "everybyte-rehearsal"
 PROJECT = Path(__file__).resolve().parents[3]
-#: Requirements of PyTorch that are not installed: NVIDIA's libraries and Triton, which needs a GPU.
-_KEPT_AWAY = re.compile(r"^Requires-Dist: ((?:nvidia|cuda|triton)[\w-]*)(?:\[(.*?)\])?\s*\(?([^;)]*)", re.M)
+#: A requirement in PyTorch's metadata that is NVIDIA's, and not installed, or Triton: name, extras, versions.
+_REQUIRED = re.compile(r"^Requires-Dist: ((?:nvidia|cuda|triton)[\w-]*)(?:\[(.*?)\])?\s*\(?([^;)]*)", re.M)
 #: Seconds that pip gets to clean up when it is interrupted.
 GRACE = 5.0
 _REAL_GPU = ("/dev/nvidiactl", "/dev/nvidia0", "/dev/dxg")
@@ -60,6 +60,14 @@ def check_machine() -> None:
     for tool, package in (("gcc", "gcc"), ("readelf", "binutils"), ("as", "binutils")):
         if not shutil.which(tool):
             raise ValueError(f"rehearse: {tool} is not there, and makes the stubs; install {package}, and say it again")
+
+
+def check_python(python: Path) -> None:
+    """Raise ValueError where a Python has no Python.h: Triton compiles with it."""
+    include = libraries.said(python, "-c", "import sysconfig; print(sysconfig.get_path('include'))").strip()
+    if not (Path(include) / "Python.h").exists():
+        raise ValueError(f"rehearse: Python.h is not in {include}, and Triton compiles its launcher with it; install python3-dev "
+                         "(python3-devel), or `everybyte rehearse --set-up --without-triton`")  # fmt: skip
 
 
 def real_gpu() -> bool:
@@ -150,9 +158,16 @@ def _manifest(place):
 
 
 def set_up(
-    folder: str | os.PathLike | None = None, torch: str = TORCHES[0], say=print, headers: Path | None = None
+    folder: str | os.PathLike | None = None,
+    torch: str = TORCHES[0],
+    say=print,
+    headers: Path | None = None,
+    triton: bool = True,
 ) -> Place:
     """Create or complete the environment: PyTorch's CUDA build without NVIDIA's packages, its other requirements, the stubs.
+
+    Args:
+        triton: whether to install Triton, for scripts that compile (0.2 GB to fetch); one that is there stays.
 
     Raises:
         ValueError: where this machine cannot, the network is missing, or NVIDIA's own packages are there: then nothing is written.
@@ -173,11 +188,15 @@ def set_up(
         _run([sys.executable, "-m", "venv", str(folder)])
     if (site := site_packages(folder)) is None:
         raise ValueError(f"rehearse: {folder} has no folder of packages, which `python -m venv` makes")
+    if triton:
+        check_python(folder / "bin" / "python")
     pip = [str(folder / "bin" / "python"), "-m", "pip", "install", "--disable-pip-version-check", "-q"]
     version = libraries.torch_version(site) if (site / "torch" / "version.py").exists() else ""
     if version.partition("+")[0] != torch:
         say(f"PyTorch {torch}, built for CUDA: 0.5 GB to fetch")
         _run([*pip, "--no-deps", f"torch==={torch}"])
+    if triton:
+        install_triton(site, pip, say)
     stand_in(site)
     _hold(folder, site)
     _run([*pip, f"torch==={torch}", *BESIDE])
@@ -211,6 +230,23 @@ def _hold(folder, site):
     (folder / "pip.conf").write_text(f"[install]\nconstraint = {folder / 'constraints.txt'}\n", encoding="utf-8")
 
 
+def install_triton(site: Path, pip: list[str], say) -> None:
+    """Install the Triton that PyTorch's metadata require, where it is not there; the empty package in its place goes."""
+    wish = next((versions.strip() for name, _, versions in _requirements(site) if name == "triton"), None)
+    there = list(site.glob("triton-*.dist-info"))
+    if wish is None or any(f"=={info.name[7:-10]}" == wish and not _empty(info) for info in there):
+        return
+    say(f"triton{wish}, for scripts that compile: 0.2 GB to fetch")
+    for info in filter(_empty, there):
+        shutil.rmtree(info)
+    _run([*pip, "--no-deps", f"triton{wish}"])
+
+
+def _requirements(site):
+    metadata = next(site.glob("torch-*.dist-info")) / "METADATA"
+    return _REQUIRED.findall(metadata.read_text(encoding="utf-8"))
+
+
 def _run(command):
     done = children.run(command, grace=GRACE, stdout=sys.stderr, stderr=subprocess.PIPE, text=True)
     if done.returncode:
@@ -221,10 +257,10 @@ def _run(command):
 
 
 def stand_in(site: Path) -> list[str]:
-    """Write an empty package for each NVIDIA package that PyTorch requires, so that pip counts it as installed; their names."""
-    metadata = next(site.glob("torch-*.dist-info")) / "METADATA"
+    """Write an empty package for what PyTorch requires of NVIDIA's, and of Triton where it is not there, so that pip counts it as
+    installed; their names."""
     made = []
-    for name, extras, wish in _KEPT_AWAY.findall(metadata.read_text(encoding="utf-8")):
+    for name, extras, wish in _requirements(site):
         version = next((v for how, v in re.findall(r"(==|>=)\s*([\w.]+)", wish)), "0")
         info = site / f"{name.replace('-', '_')}-{version}.dist-info"
         if info.exists():

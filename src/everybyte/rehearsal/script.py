@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from ..common import checks, children
-from . import devices, place, reports, watch
+from . import compiled, devices, history, place, reports, watch
 from .result import ScriptRehearsal
 
 PACKAGE = Path(__file__).resolve().parents[1]
@@ -40,6 +40,9 @@ def surroundings(where: "place.Place", variables: dict[str, str]):
             "PATH": os.pathsep.join([str(where.folder / "bin"), os.environ.get("PATH", os.defpath)]),
             "VIRTUAL_ENV": str(where.folder),
             "LD_LIBRARY_PATH": os.pathsep.join(libraries),
+            # Never a GPU's own caches. Triton's holds kernels alone, and is kept; Inductor's holds choices, and begins empty.
+            compiled.TRITON: str(where.folder / "compiled" / "triton"),
+            compiled.INDUCTOR: str(Path(folder) / history.INDUCTOR),
         }, said  # fmt: skip
 
 

@@ -17,7 +17,7 @@ import time
 import traceback
 
 from ..common import files
-from . import history, others, ranks, reads, reports
+from . import compiled, history, others, ranks, reads, reports
 
 #: Variables: the folder of reports; optimizer steps until a process ends (0: never); the file of snapshots; ranks to pretend; the share of rows that masks find.
 REPORTS, STEPS = "EVERYBYTE_REHEARSAL_REPORTS", "EVERYBYTE_REHEARSAL_STEPS"
@@ -32,6 +32,8 @@ def wait_for_torch() -> None:
     told = {name: value for name, value in os.environ.items() if name.startswith(("EVERYBYTE_REHEARSAL", "REHEARSAL_"))}
     told |= {name: os.environ[name] for name in ("RANK", "WORLD_SIZE") if name in os.environ}
     then = {"torch": lambda torch: start(torch, told)} | {name: _telling(tell) for name, tell in others.TOLD.items()}
+    then |= compiled.hooks()
+    compiled.explain_missing_triton()
     sys.meta_path.insert(0, _Finder(then, {"torch": lambda: _tell_stubs(told)}))
 
 
@@ -95,11 +97,12 @@ class _Watched:
         self.torch, self.told, self.steps, self.notes = torch, told, 0, []
         self.pid, self.began, self.writing = os.getpid(), time.time_ns(), threading.Lock()
         self.marks, self.best, self.phases, self.instant, self.oom = {}, {}, {}, {}, None
-        self.highest, self.backward_line, self.snapshot = {}, None, None
+        self.highest, self.backward_line, self.snapshot, self.pools = {}, None, None, 0
         self.last_step = int(told.get(STEPS) or 0)
         others.without_cudnn(torch)
         others.normal_without_a_look(torch)
         torch.cuda._lazy_call(self._begin)
+        compiled.watch_graphs(torch)
         optimizers = importlib.import_module("torch.optim.optimizer")
         optimizers.register_optimizer_step_pre_hook(self._before_step)
         optimizers.register_optimizer_step_post_hook(self._after_step)
@@ -242,18 +245,21 @@ class _Watched:
     def _remember(self, device, allocations, snapshot):
         instant = history.most(snapshot, device)
         made = sum(event["action"] == "alloc" for event in snapshot["device_traces"][device])
+        number, marks = allocations - made + instant.allocation, self.marks.get(device, [])
+        at = where(number, marks)
         self.instant[device] = {
             "live": instant.live,
-            "at": where(allocations - made + instant.allocation, self.marks.get(device, [])),
-            **self._place(instant.frames),
+            "at": at,
+            "step": step(number, marks),
+            **self._place(instant.frames, at),
             "held": history.holders(instant),
         }
         if path := self.told.get(SNAPSHOTS):
             self._keep(snapshot, path)
 
-    def _place(self, frames):
-        """Where Python was. Backward's thread runs no Python: then the line of the script that called it."""
-        if not frames and self.backward_line:
+    def _place(self, frames, at):
+        """Where Python was. Backward's thread runs none of the script's: then the line of the script that called it."""
+        if self.backward_line and (not frames or at == "backward" and history.line(frames) is None):
             return {"line": self.backward_line, "inner": None, "call": "backward"}
         return {"line": history.line(frames), "inner": history.inner(frames), "call": history.call(frames)}
 
@@ -278,10 +284,10 @@ class _Watched:
         events = [e for e in snapshot["device_traces"][device] if e["action"] == "oom"]
         frames = (events[-1].get("frames") if events else None) or []
         stats = self.torch.cuda.memory_stats(device)
+        at = where(stats["allocation.all.allocated"] + 1, self.marks.get(device, []))
         self.oom = {
-            "device": device, "requested": events[-1]["size"] if events else asked, "total": total, "free": free,
-            "at": where(stats["allocation.all.allocated"] + 1, self.marks.get(device, [])),
-            **self._place(frames),
+            "device": device, "requested": events[-1]["size"] if events else asked, "total": total, "free": free, "at": at,
+            **self._place(frames, at),
         }  # fmt: skip
         self._remember(device, stats["allocation.all.allocated"], snapshot)
         self._look()
@@ -296,6 +302,9 @@ class _Watched:
         if threading.current_thread() is threading.main_thread():
             self.lines.stop()
             self._look()
+            if compiled.captured():
+                snapshot = self.torch.cuda.memory._snapshot()
+                self.pools = sum(compiled.in_pools(snapshot, device) for device in self._devices())
             self._report(final=True)
 
     def _report(self, final=False):
@@ -317,7 +326,8 @@ class _Watched:
         return {
             "pid": os.getpid(), "rank": self._rank(), "argv": [str(word) for word in sys.argv], "torch": torch.__version__,
             "cuda": torch.version.cuda, "steps": self.steps, "reads": count, "bytes_read": size, "read_at": self.lines.told(), "sized_at": dict(self.lines.sizes.most_common(reads.TOLD)),
-            "oom": self.oom, "snapshot": self.snapshot, "notes": self.notes,
+            "oom": self.oom, "snapshot": self.snapshot,
+            "notes": self.notes + compiled.notes([peak["step"] for peak in self.instant.values()], self.pools),
             "ended": self.steps == self.last_step > 0, "final": final,
             "devices": [
                 {"device": d, "name": torch.cuda.get_device_name(d), "memory": torch.cuda.get_device_properties(d).total_memory,
@@ -353,3 +363,8 @@ def where(allocation: int, marks: list[tuple[str, int]]) -> str:
         if allocation <= count:
             return ends[moment]
     return "forward" if marks else "before any backward"
+
+
+def step(allocation: int, marks: list[tuple[str, int]]) -> int:
+    """In which step an allocation was made, the first being 0: how many had ended. Arguments as those of `where`."""
+    return sum(moment == "after_step" and count < allocation for moment, count in marks)

@@ -162,6 +162,9 @@ static const char *words(int error) {
     case INVALID_CONFIGURATION: return "invalid configuration argument";
     case NO_DEVICE: return "no CUDA-capable device is detected (a rehearsal's GPU is there under `everybyte rehearse` alone)";
     case INVALID_DEVICE: return "invalid device ordinal";
+    case NOT_IN_CAPTURE: return "operation not permitted when stream is capturing";
+    case BROKEN_CAPTURE: return "operation failed due to a previous error during capture";
+    case CAPTURED_EVENT: return "operation not permitted on an event last recorded in a capturing stream";
     case NOT_SUPPORTED: return "operation not supported (by a rehearsal, which has no GPU)";
     }
     return "an error of the rehearsal, which has no GPU";

@@ -24,7 +24,7 @@
 
 enum {
     OK = 0, INVALID_VALUE = 1, OUT_OF_MEMORY = 2, INVALID_CONFIGURATION = 9, NO_DEVICE = 100, INVALID_DEVICE = 101,
-    NOT_SUPPORTED = 801,
+    FILE_NOT_FOUND = 301, NOT_SUPPORTED = 801, NOT_IN_CAPTURE = 900, BROKEN_CAPTURE = 901, CAPTURED_EVENT = 907,
 };
 
 typedef struct {
@@ -49,5 +49,9 @@ int give(void *address);
 uint64_t used(int device);
 int copy(void *to, const void *from, size_t size);
 void forget(void);                    /* a kernel may have written anywhere */
+
+typedef struct { unsigned x, y, z; } Sides;
+int refused(Sides grid, Sides block, size_t shared); /* why CUDA would not launch a kernel, or OK */
+int in_graph(void *stream);           /* whether the stream captures a graph, which then holds one more thing */
 
 #endif

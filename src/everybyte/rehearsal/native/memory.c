@@ -143,7 +143,9 @@ int ANSWER(cudaPointerGetAttributes)(struct cudaPointerAttributes *out, const vo
 }
 int ANSWER(cuPointerGetAttribute)(void *value, int which, void *address) {
     int device = device_of(address);
-    if (which == 2) *(int *)value = device >= 0 ? 2 : 1; /* the kind of memory */
+    if (which == 3 && device < 0 && !is_pinned(address)) return INVALID_VALUE; /* no address of a GPU's: Triton says so */
+    if (which == 3) *(void **)value = address;
+    else if (which == 2) *(int *)value = device >= 0 ? 2 : 1; /* the kind of memory */
     else if (which == 9) *(int *)value = device < 0 ? 0 : device;
     else *(uint64_t *)value = 0;
     return OK;
@@ -218,13 +220,13 @@ static int copy_rows(char *to, size_t to_pitch, const char *from, size_t from_pi
     return OK;
 }
 int ANSWER(cudaMemcpy)(void *to, const void *from, size_t size, int kind) { return copy(to, from, size); }
-int ANSWER(cudaMemcpyAsync)(void *to, const void *from, size_t size, int kind, void *stream) { return copy(to, from, size); }
+int ANSWER(cudaMemcpyAsync)(void *to, const void *from, size_t size, int kind, void *stream) { in_graph(stream); return copy(to, from, size); }
 int ANSWER(cudaMemcpyPeer)(void *to, int there, const void *from, int here, size_t size) { return copy(to, from, size); }
 int ANSWER(cudaMemcpyPeerAsync)(void *to, int there, const void *from, int here, size_t size, void *stream) { return copy(to, from, size); }
 int ANSWER(cudaMemcpy2D)(void *to, size_t tp, const void *from, size_t fp, size_t w, size_t h, int kind) { return copy_rows(to, tp, from, fp, w, h); }
 int ANSWER(cudaMemcpy2DAsync)(void *to, size_t tp, const void *from, size_t fp, size_t w, size_t h, int kind, void *stream) { return copy_rows(to, tp, from, fp, w, h); }
 int ANSWER(cudaMemset)(void *address, int value, size_t size) { return fill(address, value, size); }
-int ANSWER(cudaMemsetAsync)(void *address, int value, size_t size, void *stream) { return fill(address, value, size); }
+int ANSWER(cudaMemsetAsync)(void *address, int value, size_t size, void *stream) { in_graph(stream); return fill(address, value, size); }
 
 /* ---- addresses apart from memory, as expandable segments ask for them */
 typedef struct { uint64_t size; int device; } Physical;

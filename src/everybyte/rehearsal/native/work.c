@@ -1,47 +1,18 @@
-/* Streams on which nothing waits, events that have happened, kernels that do nothing: what CUDA refuses is refused. */
+/* Streams on which nothing waits, kernels that do nothing: what CUDA refuses is refused. */
 #include "gpu.h"
-#include <time.h>
 
 int ANSWER(cudaStreamCreate)(void **out) { *out = new_handle(); return OK; }
 int ANSWER(cudaStreamCreateWithFlags)(void **out, unsigned flags) { *out = new_handle(); return OK; }
 int ANSWER(cudaStreamCreateWithPriority)(void **out, unsigned flags, int priority) { *out = new_handle(); return OK; }
 int ANSWER(cudaStreamGetPriority)(void *stream, int *priority) { *priority = 0; return OK; }
 int ANSWER(cudaStreamGetFlags)(void *stream, unsigned *flags) { *flags = 1; return OK; }
-int ANSWER(cudaStreamIsCapturing)(void *stream, int *status) { *status = 0; return OK; }
-static int not_capturing(int *status, unsigned long long *id) {
-    *status = 0;
-    if (id) *id = 0;
-    return OK;
-}
-int ANSWER(cudaStreamGetCaptureInfo)(void *stream, int *status, unsigned long long *id) { return not_capturing(status, id); }
-int ANSWER(cudaStreamGetCaptureInfo_v2)(void *stream, int *status, unsigned long long *id) { return not_capturing(status, id); }
-int ANSWER(cudaStreamGetCaptureInfo_v3)(void *stream, int *status, unsigned long long *id) { return not_capturing(status, id); }
-int ANSWER(cudaStreamBeginCapture)(void *stream, int mode) { return failed(NOT_SUPPORTED); }
-int ANSWER(cudaLaunchHostFunc)(void *stream, void (*call)(void *), void *with) { call(with); return OK; }
+int ANSWER(cudaLaunchHostFunc)(void *stream, void (*call)(void *), void *with) { if (!in_graph(stream)) call(with); return OK; }
 int ANSWER(cudaStreamAddCallback)(void *stream, void (*call)(void *, int, void *), void *with, unsigned flags) {
     call(stream, 0, with);
     return OK;
 }
 
-/* An event is the moment at which it was recorded, in milliseconds. */
-static int new_event(double **out) { *out = calloc(1, sizeof **out); return OK; }
-static int happen(double *event) {
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    if (event) *event = now.tv_sec * 1e3 + now.tv_nsec / 1e6;
-    return OK;
-}
-int ANSWER(cudaEventCreate)(double **out) { return new_event(out); }
-int ANSWER(cudaEventCreateWithFlags)(double **out, unsigned flags) { return new_event(out); }
-int ANSWER(cudaEventDestroy)(double *event) { free(event); return OK; }
-int ANSWER(cudaEventRecord)(double *event, void *stream) { return happen(event); }
-int ANSWER(cudaEventRecordWithFlags)(double *event, void *stream, unsigned flags) { return happen(event); }
-int ANSWER(cudaIpcOpenEventHandle)(double **out) { return new_event(out); } /* another process's, which has happened */
-int ANSWER(cudaEventElapsedTime)(float *out, double *from, double *to) { *out = *to - *from; return OK; }
-int ANSWER(cudaEventElapsedTime_v2)(float *out, double *from, double *to) { *out = *to - *from; return OK; }
-
 /* ---- kernels */
-typedef struct { unsigned x, y, z; } Sides;
 static __thread struct { Sides grid, block; size_t shared; void *stream; } pushed;
 
 /* The kernels behind PyTorch's `all`, by their names' mangled part. Where one ran last, the byte that is read is taken for true:
@@ -54,14 +25,19 @@ void ANSWER(__cudaRegisterFunction)(void **code, const char *function, char *ker
     if (name && strstr(name, ALL) && all_count < sizeof all_kernels / sizeof *all_kernels) all_kernels[all_count++] = function;
 }
 
-static int launch(const void *kernel, Sides grid, Sides block, size_t shared) {
+int refused(Sides grid, Sides block, size_t shared) {
+    int empty = !grid.x || !grid.y || !grid.z || !block.x || !block.y || !block.z;
+    int wide = grid.x > 2147483647u || grid.y > 65535 || grid.z > 65535 || block.z > 64;
+    if (empty || wide || (uint64_t)block.x * block.y * block.z > 1024) return INVALID_CONFIGURATION;
+    return shared > (size_t)gpu.shared ? INVALID_VALUE : OK;
+}
+static int launch(const void *kernel, Sides grid, Sides block, size_t shared, void *stream) {
+    int error = refused(grid, block, shared);
     forget();
     of_all = 0;
     for (unsigned i = 0; kernel && i < all_count; i++) of_all |= all_kernels[i] == kernel;
-    int empty = !grid.x || !grid.y || !grid.z || !block.x || !block.y || !block.z;
-    int wide = grid.x > 2147483647u || grid.y > 65535 || grid.z > 65535 || block.z > 64;
-    if (empty || wide || (uint64_t)block.x * block.y * block.z > 1024) return failed(INVALID_CONFIGURATION);
-    return shared > (size_t)gpu.shared ? failed(INVALID_VALUE) : OK;
+    in_graph(stream);
+    return error ? failed(error) : OK;
 }
 unsigned ANSWER(__cudaPushCallConfiguration)(Sides grid, Sides block, size_t shared, void *stream) {
     pushed.grid = grid, pushed.block = block, pushed.shared = shared, pushed.stream = stream;
@@ -71,10 +47,10 @@ int ANSWER(__cudaPopCallConfiguration)(Sides *grid, Sides *block, size_t *shared
     *grid = pushed.grid, *block = pushed.block, *shared = pushed.shared, *stream = pushed.stream;
     return OK;
 }
-int ANSWER(cudaLaunchKernel)(const void *kernel, Sides grid, Sides block, void **with, size_t shared, void *stream) { return launch(kernel, grid, block, shared); }
-int ANSWER(__cudaLaunchKernel)(void *kernel, Sides grid, Sides block, void **with, size_t shared, void *stream) { return launch(kernel, grid, block, shared); }
-int ANSWER(cudaLaunchCooperativeKernel)(const void *kernel, Sides grid, Sides block, void **with, size_t shared, void *stream) { return launch(kernel, grid, block, shared); }
-int ANSWER(cudaLaunchKernelExC)(const struct { Sides grid, block; size_t shared; } *how, const void *kernel, void **with) { return launch(kernel, how->grid, how->block, how->shared); }
+int ANSWER(cudaLaunchKernel)(const void *kernel, Sides grid, Sides block, void **with, size_t shared, void *stream) { return launch(kernel, grid, block, shared, stream); }
+int ANSWER(__cudaLaunchKernel)(void *kernel, Sides grid, Sides block, void **with, size_t shared, void *stream) { return launch(kernel, grid, block, shared, stream); }
+int ANSWER(cudaLaunchCooperativeKernel)(const void *kernel, Sides grid, Sides block, void **with, size_t shared, void *stream) { return launch(kernel, grid, block, shared, stream); }
+int ANSWER(cudaLaunchKernelExC)(const struct { Sides grid, block; size_t shared; void *stream; } *how, const void *kernel, void **with) { return launch(kernel, how->grid, how->block, how->shared, how->stream); }
 
 static const int built_for[] = {ARCHITECTURES};
 int ANSWER(cudaFuncGetAttributes)(struct cudaFuncAttributes *out, const void *kernel) {
@@ -97,16 +73,8 @@ int ANSWER(cudaOccupancyMaxActiveBlocksPerMultiprocessor)(int *out, const void *
 int ANSWER(cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags)(int *out, const void *kernel, int block, size_t shared, unsigned flags) { *out = resident(block, shared); return OK; }
 int ANSWER(cuOccupancyMaxActiveBlocksPerMultiprocessor)(int *out, void *kernel, int block, size_t shared) { *out = resident(block, shared); return OK; }
 
-/* ---- code that is loaded and never runs */
+/* ---- code that PyTorch's libraries hold, and that never runs */
 static void *image[4];
 void **ANSWER(__cudaRegisterFatBinary)(void *code) { return image; }
 char ANSWER(__cudaInitModule)(void **code) { return 1; }
 int ANSWER(__cudaGetKernel)(const void **kernel, const void *function) { *kernel = function; return OK; }
-int ANSWER(cudaLibraryLoadData)(void **out) { *out = new_handle(); return OK; }
-int ANSWER(cudaLibraryGetKernel)(void **out, void *library, const char *name) { *out = new_handle(); return OK; }
-int ANSWER(cuFuncGetAttribute)(int *out, int which, void *kernel) { *out = which == 0 ? 1024 : 0; return OK; }
-int ANSWER(cuModuleGetFunction)(void **out, void *module, const char *name) { *out = new_handle(); return OK; }
-int ANSWER(cuModuleLoad)(void **out, const char *name) { *out = new_handle(); return OK; }
-int ANSWER(cuModuleLoadData)(void **out, const void *code) { *out = new_handle(); return OK; }
-int ANSWER(cuModuleLoadDataEx)(void **out, const void *code, unsigned n, void *options, void *values) { *out = new_handle(); return OK; }
-int ANSWER(cuLinkComplete)(void *state, void **out, size_t *size) { *out = image; *size = sizeof image; return OK; }

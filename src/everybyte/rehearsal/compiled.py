@@ -1,0 +1,132 @@
+"""What a rehearsed process compiles: choices that a GPU would time, CUDA graphs, and the caches of both.
+
+No time passes on a GPU that does nothing, so whatever is timed is a tie. The first choice that runs wins, as in Triton and Inductor
+where times are equal.
+"""
+
+import importlib.util
+import os
+import sys
+
+from .. import units
+
+#: The folders of Triton's and Inductor's caches.
+TRITON, INDUCTOR = "TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR"
+_counts = {"benchmarks": 0, "graphs": 0}
+
+
+def hooks() -> dict:
+    """Module -> what is called with it after its import. Read before the script runs, which may change the environment."""
+    folder = os.environ.get(INDUCTOR)
+
+    def own_folder(module):
+        """Never a folder of the script's: a run on a GPU would find choices there that a tie made."""
+        if folder:
+            os.environ[INDUCTOR] = folder
+
+    return {
+        "triton.runtime.autotuner": first_that_runs,
+        "torch._inductor.runtime.benchmarking": count_benchmarks,
+        "torch._inductor.runtime.cache_dir_utils": own_folder,
+    }
+
+
+def first_that_runs(autotuner) -> None:
+    """Have Triton's autotuner take the first configuration that runs on this GPU, and compile no other.
+
+    The benchmark is Triton's own, with its buffer of 256 MiB, its hooks and copies. No choice is kept on disk: a second rehearsal
+    asks for what the first one did.
+    """
+    tuner = autotuner.Autotuner
+    run, bench = tuner.run, tuner._bench
+
+    def _run(self, *args, **kwargs):
+        self._found = False
+        return run(self, *args, **kwargs)
+
+    def _bench(self, *args, config, **meta):
+        if self._found:
+            return [float("inf")] * 3
+        times = bench(self, *args, config=config, **meta)
+        first = times[0] if isinstance(times, list | tuple) else times
+        self._found = first != float("inf")  # else it takes more than this GPU has
+        _counts["benchmarks"] += self._found
+        return times
+
+    def check_disk_cache(self, key, configs, benchmark):
+        benchmark()
+        return False
+
+    tuner.run, tuner._bench, tuner.check_disk_cache = _run, _bench, check_disk_cache
+
+
+def count_benchmarks(benchmarking) -> None:
+    """Count what Inductor times."""
+    original = benchmarking.InductorBenchmarker.benchmark_gpu
+
+    def benchmark_gpu(self, *args, **kwargs):
+        _counts["benchmarks"] += 1
+        return original(self, *args, **kwargs)
+
+    benchmarking.InductorBenchmarker.benchmark_gpu = benchmark_gpu
+
+
+def watch_graphs(torch) -> None:
+    """Count the captures of CUDA graphs."""
+    graph = torch.cuda.graphs.CUDAGraph
+    original = graph.capture_begin
+
+    def capture_begin(self, *args, **kwargs):
+        _counts["graphs"] += 1
+        return original(self, *args, **kwargs)
+
+    graph.capture_begin = capture_begin
+
+
+def in_pools(snapshot: dict, device: int) -> int:
+    """Bytes of a device's CUDA graphs that only *reserved* counts: of their pools, those of no live tensor."""
+    pools = (s for s in snapshot["segments"] if s["device"] == device and any(s.get("segment_pool_id", ())))
+    return sum(segment["total_size"] - segment["active_size"] for segment in pools)
+
+
+def captured() -> bool:
+    """Whether a CUDA graph was captured in this process."""
+    return _counts["graphs"] > 0
+
+
+def notes(peak_steps: list[int | None], pools: int) -> list[str]:
+    """Sentences for the report. peak_steps: of each device, in which step its peak is. pools: bytes of `in_pools`."""
+    count, said = _counts["benchmarks"], []
+    if count:
+        said.append(
+            f"compiled kernels ran {count:,} benchmark{'s' * (count > 1)}, each a tie: a GPU may choose otherwise"
+        )
+    if count and 0 in peak_steps:
+        said.append("the peak is in step 0, where kernels are tuned: buffers of benchmarks are in it")
+    if pools:
+        said.append(
+            f"CUDA graphs hold {units.text(pools)} in pools of their own: once they are recorded, only reserved counts it"
+        )
+    return said
+
+
+def explain_missing_triton() -> None:
+    """After the traceback of a script that fails for want of Triton, say what brings it."""
+    original = sys.excepthook
+
+    def excepthook(kind, error, trace):
+        original(kind, error, trace)
+        if _wants_triton(error) and importlib.util.find_spec("triton") is None:
+            print("everybyte: Triton is not in the environment of rehearsals; `everybyte rehearse --set-up` installs it (0.2 GB to "
+                  "fetch); or, eagerly, which takes other memory: TORCHDYNAMO_DISABLE=1", file=sys.stderr)  # fmt: skip
+
+    sys.excepthook = excepthook
+
+
+def _wants_triton(error):
+    while error is not None:
+        module = getattr(error, "name", None) if isinstance(error, ImportError) else None
+        if (module or "").partition(".")[0] == "triton" or "working triton installation" in str(error):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
