@@ -5,6 +5,8 @@ import os
 import sys
 import time
 from collections import Counter
+from types import FrameType
+from typing import cast
 
 from . import history
 
@@ -40,7 +42,7 @@ def knows(address: int, size: int) -> bool:
 
 def here() -> tuple[str | None, str | None]:
     """(the innermost line of the script that runs, the innermost of a library)."""
-    frames, frame = [], sys._getframe(2)
+    frames, frame = [], cast(FrameType | None, sys._getframe(2))
     while frame:
         if not frame.f_code.co_filename.startswith(_OURS):
             frames.append({"filename": frame.f_code.co_filename, "line": frame.f_lineno, "name": frame.f_code.co_name})

@@ -1,6 +1,8 @@
 """What the decoders are made of: attention, an MLP, norms, and the passes of a model. B sequences of S new tokens, with a cache of
 older ones."""
 
+from collections.abc import Callable
+
 import torch
 from torch import nn
 from torch.utils import checkpoint
@@ -15,7 +17,9 @@ class Attention(nn.Module):
 
     linear = nn.Linear
     #: What attends, and what does where the scores exist; with which probability one becomes 0.
-    attend, eagerly, dropout = staticmethod(attend), staticmethod(attend_eagerly), 0.0
+    attend: Callable = staticmethod(attend)
+    eagerly: Callable = staticmethod(attend_eagerly)
+    dropout = 0.0
     #: Whether that is not what a setup says.
     own_dropout = False
 
