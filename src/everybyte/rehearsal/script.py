@@ -53,6 +53,7 @@ def rehearse_script(
     alone: bool = False,
     steps: int = STEPS,
     memory: int | None = None,
+    padded: bool = False,
     snapshot: str | os.PathLike | None = None,
     folder: str | os.PathLike | None = None,
     quiet: bool = False,
@@ -65,6 +66,7 @@ def rehearse_script(
         gpus: how many GPUs to pretend. alone: run rank 0 of `gpus` ranks in one process; its collectives move nothing.
         steps: optimizer steps after which each process is ended; 0 for never.
         memory: bytes of each GPU, in place of the catalog's.
+        padded: whether compiled code pads matrices wherever Inductor times whether to: a GPU may choose either.
         snapshot: a file for the allocator's history at the peak, in the format of PyTorch's viewer.
         folder: of the environment. quiet: send the script's output to standard error.
 
@@ -73,6 +75,7 @@ def rehearse_script(
     """
     checks.whole("rehearse", "gpus", gpus, 1, 2**20 if alone else devices.MOST)
     checks.whole("rehearse", "steps", steps, 0, 2**31)
+    checks.flag("rehearse", "padded", padded)
     if memory is not None:
         checks.whole("rehearse", "memory", memory, 2 * devices.CONTEXT, 2**40)
     if not command:
@@ -80,6 +83,8 @@ def rehearse_script(
     where = place.find(folder)
     found = devices.find(gpu, where.manifest["capabilities"])
     variables = devices.environment(found, 1 if alone else gpus, memory) | {watch.STEPS: str(steps)}
+    if padded:
+        variables[compiled.PADDED] = "1"
     if snapshot:
         variables[watch.SNAPSHOTS] = str(Path(snapshot).absolute())
     if alone:
