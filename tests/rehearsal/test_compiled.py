@@ -99,7 +99,7 @@ def test_in_which_step_an_allocation_was_made():
 
 
 def test_generated_code_is_nobody_s_line():
-    generated = {"filename": f"/tmp/rehearsal-x/{history.INDUCTOR}/ab/cab.py", "line": 90, "name": "call"}
+    generated = {"filename": f"/x/rehearsal-x/{history.INDUCTOR}/ab/cab.py", "line": 90, "name": "call"}
     torch = {"filename": "/env/lib/python3.11/site-packages/torch/_inductor/utils.py", "line": 9, "name": "run"}
     script = {"filename": "/x/train.py", "line": 12, "name": "forward"}
     frames = [generated, torch, script]
