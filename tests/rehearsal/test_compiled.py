@@ -42,6 +42,7 @@ def test_kernels_of_triton_s_and_a_graph(triton, capfd):
     }  # fmt: skip
     assert "- compiled kernels ran 1 benchmark, each a tie: a GPU may choose otherwise" in str(found)
     assert "in pools of their own: once they are recorded, only reserved counts it" in str(found)
+    assert "step 0" not in str(found)  # it takes no step
 
 
 def test_forward_leaves_what_the_partitioner_saves(triton, capfd):

@@ -108,8 +108,8 @@ def captured() -> bool:
     return _counts["graphs"] > 0
 
 
-def notes(peak_steps: list[int | None], pools: int) -> list[str]:
-    """Sentences for the report. peak_steps: of each device, in which step its peak is. pools: bytes of `in_pools`."""
+def notes(peak_steps: list[int], pools: int) -> list[str]:
+    """Sentences for the report. peak_steps: of each device, in which step its peak is, if steps were. pools: of `in_pools`."""
     count, said = _counts["benchmarks"], []
     if count:
         said.append(
@@ -124,7 +124,7 @@ def notes(peak_steps: list[int | None], pools: int) -> list[str]:
     elif padded:
         said.append("Inductor timed no padding: `--padded` changed nothing")
     if count and 0 in peak_steps:
-        said.append("the peak is in step 0, where kernels are tuned: buffers of benchmarks are in it")
+        said.append("the peak is in step 0, where kernels are tuned: buffers of benchmarks may be in it")
     if pools:
         said.append(
             f"CUDA graphs hold {units.text(pools)} in pools of their own: once they are recorded, only reserved counts it"
