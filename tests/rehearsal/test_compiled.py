@@ -20,9 +20,9 @@ def triton(here):
         pytest.skip("Triton is not there: everybyte rehearse --set-up")
 
 
-def run(capfd, script, *arguments):
+def run(capfd, script, *arguments, **options):
     """(the rehearsal, what the script printed after FOUND)"""
-    found = rehearse_script(["python", str(SCRIPTS / script), *arguments], steps=0)
+    found = rehearse_script(["python", str(SCRIPTS / script), *arguments], steps=0, **options)
     out, err = capfd.readouterr()
     assert found.status == 0 and "FOUND" in out, err[-2000:]
     return found, out.partition("FOUND")[2]
@@ -42,10 +42,11 @@ def test_kernels_of_triton_s_and_a_graph(triton, capfd):
     }  # fmt: skip
     assert "- compiled kernels ran 1 benchmark, each a tie: a GPU may choose otherwise" in str(found)
     assert "in pools of their own: once they are recorded, only reserved counts it" in str(found)
+    assert "step 0" not in str(found)  # it takes no step
 
 
 def test_forward_leaves_what_the_partitioner_saves(triton, capfd):
-    first, said = run(capfd, "compiled.py", "default")
+    first, said = run(capfd, "compiled.py", "default", "512")
     left, *saved = map(int, said.split())
     assert [left] == saved and left > 0
     (device,) = first.processes[0]["devices"]
@@ -56,14 +57,26 @@ def test_forward_leaves_what_the_partitioner_saves(triton, capfd):
 
 @ALL
 def test_two_cold_runs_are_equal(triton, capfd):
-    first, second = (run(capfd, "compiled.py", "default") for _ in range(2))
+    first, second = (run(capfd, "compiled.py", "default", "512") for _ in range(2))
     assert first[1] == second[1]
     assert first[0].processes[0]["devices"] == second[0].processes[0]["devices"]
 
 
 @ALL
+def test_both_sides_of_what_timing_decides_are_rehearsed(triton, capfd):
+    """A vocabulary that no alignment divides: as it is, and padded. The partitioner says what forward leaves either way."""
+    plain, padded = (run(capfd, "compiled.py", "default", "511", padded=choice) for choice in (False, True))
+    for _, said in (plain, padded):
+        left, *saved = map(int, said.split())
+        assert [left] == saved
+    assert padded[0].peak > plain[0].peak
+    assert "they are not padded; `--padded` rehearses the other choice" in str(plain[0])
+    assert "they are padded, as a GPU may choose" in str(padded[0])
+
+
+@ALL
 def test_what_a_graph_holds_only_reserved_counts(triton, capfd):
-    found, _ = run(capfd, "compiled.py", "reduce-overhead")
+    found, _ = run(capfd, "compiled.py", "reduce-overhead", "512")
     (process,), (device,) = found.processes, found.processes[0]["devices"]
     assert (
         device["phases"]["after_forward"] == device["phases"]["after_step"] <= STATES + 2**16
@@ -87,7 +100,7 @@ def test_in_which_step_an_allocation_was_made():
 
 
 def test_generated_code_is_nobody_s_line():
-    generated = {"filename": f"/some/rehearsal-x/{history.INDUCTOR}/ab/cab.py", "line": 90, "name": "call"}
+    generated = {"filename": f"/x/rehearsal-x/{history.INDUCTOR}/ab/cab.py", "line": 90, "name": "call"}
     torch = {"filename": "/env/lib/python3.11/site-packages/torch/_inductor/utils.py", "line": 9, "name": "run"}
     script = {"filename": "/x/train.py", "line": 12, "name": "forward"}
     frames = [generated, torch, script]

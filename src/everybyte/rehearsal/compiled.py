@@ -12,12 +12,14 @@ from .. import units
 
 #: The folders of Triton's and Inductor's caches.
 TRITON, INDUCTOR = "TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR"
-_counts = {"benchmarks": 0, "graphs": 0}
+#: The variable that has matrices padded wherever Inductor times whether to.
+PADDED = "EVERYBYTE_REHEARSAL_PADDED"
+_counts = {"benchmarks": 0, "graphs": 0, "paddings": 0}
 
 
 def hooks() -> dict:
     """Module -> what is called with it after its import. Read before the script runs, which may change the environment."""
-    folder = os.environ.get(INDUCTOR)
+    folder, padded = os.environ.get(INDUCTOR), PADDED in os.environ
 
     def own_folder(module):
         """Never a folder of the script's: a run on a GPU would find choices there that a tie made."""
@@ -28,6 +30,7 @@ def hooks() -> dict:
         "triton.runtime.autotuner": first_that_runs,
         "torch._inductor.runtime.benchmarking": count_benchmarks,
         "torch._inductor.runtime.cache_dir_utils": own_folder,
+        "torch._inductor.fx_passes.pad_mm": lambda pad_mm: choose_padding(pad_mm, padded),
     }
 
 
@@ -71,6 +74,17 @@ def count_benchmarks(benchmarking) -> None:
     benchmarking.InductorBenchmarker.benchmark_gpu = benchmark_gpu
 
 
+def choose_padding(pad_mm, padded: bool) -> None:
+    """Where Inductor times whether to pad a product's matrices: do so, or leave them as a tie does; and count it."""
+    original = pad_mm.is_padded_faster
+
+    def is_padded_faster(key, plain, with_padding):
+        _counts["paddings"] += 1
+        return original(key, plain, 0.0 if padded else with_padding)
+
+    pad_mm.is_padded_faster = is_padded_faster
+
+
 def watch_graphs(torch) -> None:
     """Count the captures of CUDA graphs."""
     graph = torch.cuda.graphs.CUDAGraph
@@ -94,15 +108,23 @@ def captured() -> bool:
     return _counts["graphs"] > 0
 
 
-def notes(peak_steps: list[int | None], pools: int) -> list[str]:
-    """Sentences for the report. peak_steps: of each device, in which step its peak is. pools: bytes of `in_pools`."""
+def notes(peak_steps: list[int], pools: int) -> list[str]:
+    """Sentences for the report. peak_steps: of each device, in which step its peak is, if steps were. pools: of `in_pools`."""
     count, said = _counts["benchmarks"], []
     if count:
         said.append(
             f"compiled kernels ran {count:,} benchmark{'s' * (count > 1)}, each a tie: a GPU may choose otherwise"
         )
+    paddings, padded = _counts["paddings"], PADDED in os.environ
+    if paddings:
+        how = "padded, as a GPU may choose" if padded else "not padded; `--padded` rehearses the other choice"
+        said.append(
+            f"Inductor timed whether to pad the matrices of {paddings:,} product{'s' * (paddings > 1)}: they are {how}"
+        )
+    elif padded:
+        said.append("Inductor timed no padding: `--padded` changed nothing")
     if count and 0 in peak_steps:
-        said.append("the peak is in step 0, where kernels are tuned: buffers of benchmarks are in it")
+        said.append("the peak is in step 0, where kernels are tuned: buffers of benchmarks may be in it")
     if pools:
         said.append(
             f"CUDA graphs hold {units.text(pools)} in pools of their own: once they are recorded, only reserved counts it"

@@ -55,6 +55,7 @@ def rehearse_script(
     steps: int = STEPS,
     memory: int | None = None,
     rows: float = 1.0,
+    padded: bool = False,
     snapshot: str | os.PathLike | None = None,
     folder: str | os.PathLike | None = None,
     quiet: bool = False,
@@ -69,6 +70,7 @@ def rehearse_script(
         memory: bytes of each GPU, in place of the catalog's.
         rows: the share of the rows that `x[mask]`, `nonzero` and their like find: data decide it, and there are
             none; by default all, the most that they can.
+        padded: whether compiled code pads matrices wherever Inductor times whether to: a GPU may choose either.
         snapshot: a file for the allocator's history at the peak, in the format of PyTorch's viewer.
         folder: of the environment. quiet: send the script's output to standard error.
 
@@ -77,6 +79,7 @@ def rehearse_script(
     """
     checks.whole("rehearse", "gpus", gpus, 1, 2**20 if alone else devices.MOST)
     checks.whole("rehearse", "steps", steps, 0, 2**31)
+    checks.flag("rehearse", "padded", padded)
     if memory is not None:
         checks.whole("rehearse", "memory", memory, 2 * devices.CONTEXT, 2**40)
     checks.probability("rehearse", "rows", rows, one=True)
@@ -88,6 +91,8 @@ def rehearse_script(
         watch.STEPS: str(steps),
         watch.ROWS: str(rows),
     }
+    if padded:
+        variables[compiled.PADDED] = "1"
     if snapshot:
         variables[watch.SNAPSHOTS] = str(Path(snapshot).absolute())
     if alone:

@@ -323,11 +323,12 @@ class _Watched:
         torch = self.torch
         used = {d: h for d, h in self.highest.items() if h["reserved"]}
         count, size = reads.unknown()
+        peaks = [peak["step"] for peak in self.instant.values() if self.steps]
         return {
             "pid": os.getpid(), "rank": self._rank(), "argv": [str(word) for word in sys.argv], "torch": torch.__version__,
             "cuda": torch.version.cuda, "steps": self.steps, "reads": count, "bytes_read": size, "read_at": self.lines.told(), "sized_at": dict(self.lines.sizes.most_common(reads.TOLD)),
             "oom": self.oom, "snapshot": self.snapshot,
-            "notes": self.notes + compiled.notes([peak["step"] for peak in self.instant.values()], self.pools),
+            "notes": self.notes + compiled.notes(peaks, self.pools),
             "ended": self.steps == self.last_step > 0, "final": final,
             "devices": [
                 {"device": d, "name": torch.cuda.get_device_name(d), "memory": torch.cuda.get_device_properties(d).total_memory,

@@ -1,4 +1,4 @@
-"""A small compiled model: what its forward leaves, and what PyTorch's partitioner says that it saves. Argument: a mode, or "eager"."""
+"""A small compiled model: what its forward leaves, and what PyTorch's partitioner says that it saves. Arguments: a mode, the vocabulary."""
 
 import sys
 
@@ -26,8 +26,8 @@ compile_fx.min_cut_rematerialization_partition = noted
 class Net(nn.Module):
     def __init__(self):
         super().__init__()
-        self.embed, self.norm = nn.Embedding(512, 128), nn.LayerNorm(128)
-        self.up, self.down, self.head = nn.Linear(128, 512), nn.Linear(512, 128), nn.Linear(128, 512)
+        self.embed, self.norm = nn.Embedding(words, 128), nn.LayerNorm(128)
+        self.up, self.down, self.head = nn.Linear(128, 512), nn.Linear(512, 128), nn.Linear(128, words)
 
     def forward(self, tokens, targets):
         x = self.embed(tokens)
@@ -39,11 +39,11 @@ def live():
     return torch.cuda.memory_stats()["requested_bytes.all.current"]
 
 
-mode = sys.argv[1]
+mode, words = sys.argv[1], int(sys.argv[2])
 net = Net().cuda()
-model = net if mode == "eager" else torch.compile(net, mode=mode)
+model = torch.compile(net, mode=mode)
 optimizer = torch.optim.AdamW(net.parameters())
-tokens = torch.randint(0, 512, (2048,), device="cuda")
+tokens = torch.randint(0, words, (2048,), device="cuda")
 for _ in range(4):
     before = live()
     loss = model(tokens, tokens)
