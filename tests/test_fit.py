@@ -345,7 +345,10 @@ def test_the_command(capsys):
         (["gpt2", "--gpu", "h200", "--vary", "width"], "fit.vary: 'width'"),
         (["gpt2", "--gpu", "h200", "--conf", "grow:True"], "PYTORCH_ALLOC_CONF.setting: 'grow'"),
         (["gpt2", "--gpu", "h200", "--keep-other", "1"], "not a number followed by a unit"),
-        (["gemma-2-2b", "--gpu", "h200"], "Setup.attention: 'flash' is not what transformers' gemma-2-2b has"),
+        (
+            ["gemma-2-2b", "--gpu", "h200", "--attention", "flash"],
+            "Setup.attention: 'flash' is not what transformers' gemma-2-2b has",
+        ),
         (
             ["gpt2", "--gpu", "t4", "--precision", "bf16"],
             "Setup.precision: 'bf16' on t4, which has no bf16; allowed: fp32, fp16-mixed",

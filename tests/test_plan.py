@@ -261,7 +261,10 @@ def test_the_optimizer_s_passes_are_pytorch_s(optimizer, impl):
     assert traffic(optimizer, impl, True) == (row.passes[row.impls.index(impl)] + scaled) * (64 * 32 + 32)
 
 
-@pytest.mark.parametrize(("optimizer", "impl"), [("rmsprop", "foreach"), ("rmsprop", "loop"), ("lion", "loop"), ("adafactor", "loop"), ("adafactor", "foreach")])
+@pytest.mark.parametrize(
+    ("optimizer", "impl"),
+    [("rmsprop", "foreach"), ("rmsprop", "loop"), ("lion", "loop"), ("adafactor", "loop"), ("adafactor", "foreach")],
+)
 def test_the_passes_of_smaller_optimizers_are_their_code_s(optimizer, impl):
     row = OPTIMIZERS[optimizer]
     if row.package:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import fields, replace
 from functools import lru_cache, wraps
 from importlib.util import find_spec
 from itertools import product
@@ -488,7 +488,8 @@ def meshed(seed: int) -> tuple[eb.Model, dict, int]:
         if model.experts and expert > 1:
             experts["routing"] = min(experts["routing"], worst_routing(model, expert))
         rank = (draw(range(pipeline)) * data + place) * size + draw(range(size))
-        return model, vars(setup) | {"mesh": mesh | experts if model.experts else mesh}, rank
+        named = {field.name: getattr(setup, field.name) for field in fields(setup)}
+        return model, named | {"mesh": mesh | experts if model.experts else mesh}, rank
 
 
 def outcome(seed: int) -> tuple[str, list[str]]:
