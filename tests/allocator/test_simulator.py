@@ -265,14 +265,15 @@ def test_no_two_blocks_share_a_byte_and_the_sums_hold(configuration, requests):
 @given(
     st.sampled_from(["", "expandable_segments:True", "garbage_collection_threshold:0.6"]),
     st.lists(st.tuples(st.integers(1, 60 * 2**20), st.booleans()), min_size=1, max_size=25),
+    st.booleans(),
 )
-def test_steps_that_begin_as_they_end_are_played_once_and_counted_each(configuration, sizes):
+def test_steps_that_begin_as_they_end_are_played_once_and_counted_each(configuration, sizes, clear):
     lasting = [key for key, (_, lasts) in enumerate(sizes) if lasts]  # until the next step
     step = [Request(key, 0) for key in lasting]
     step += [Request(key, size) for key, (size, _) in enumerate(sizes)]
     step += [Request(key, 0) for key in range(len(sizes)) if key not in lasting]
     memory = 4 * sum(size for size, _ in sizes) + 2**28
-    many = play(Requests([], step, step), configuration, memory, steps=6)
+    many = play(Requests([], step, step), configuration, memory, steps=6, clear=clear)
     allocator, blocks, highest = Allocator(configuration, memory), {}, []
     for _ in range(6):
         most = allocator.reserved
@@ -283,5 +284,9 @@ def test_steps_that_begin_as_they_end_are_played_once_and_counted_each(configura
             elif key in blocks:
                 allocator.free(blocks.pop(key))
         highest.append(most)
+        if clear:
+            allocator.empty_cache()
     assert many.steps[1:] == highest and not many.failed
-    assert many.live[-1] == (allocator.requested, allocator.allocated, allocator.reserved)
+    if not clear:
+        assert many.live[-1] == (allocator.requested, allocator.allocated, allocator.reserved)
+    assert len(many.allocator.log) == len(allocator.log)  # of a cache that is given back, each step asks anew

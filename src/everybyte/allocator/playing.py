@@ -166,12 +166,12 @@ class _Player:
         return most
 
     def state(self):
-        """All that what follows depends on: no two are equal where it depends on ages."""
+        """All that what follows depends on, and how often the driver was asked: no two are equal where it depends on ages."""
         allocator = self.allocator
         if allocator.settings.garbage_collection_threshold:
             return object()
         free = {key: (tuple(pool.free), tuple(pool.unmapped)) for key, pool in allocator.pools.items()}
-        return {key: tuple(places) for key, places in self._here.items() if places}, free
+        return {key: tuple(places) for key, places in self._here.items() if places}, free, len(allocator.log)
 
     def look(self):
         """Note the terms of what is reserved now."""
