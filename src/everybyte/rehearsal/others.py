@@ -66,9 +66,9 @@ def cudnn_attention(torch, seen: Callable[[], None]) -> object:
     def backward(gradient, query, key, value, found, *rest, **more):
         if gradient.stride() != found.stride():
             gradient = lying_as(found, found.shape).copy_(gradient)
-        found = tuple(lying_as(one, one.shape) for one in (query, key, value))
+        gradients = tuple(lying_as(one, one.shape) for one in (query, key, value))
         torch.empty(query.shape, dtype=torch.float32, device=query.device)
-        return found
+        return gradients
 
     library = torch.library.Library("aten", "IMPL")
     with _silent():
@@ -89,11 +89,9 @@ def normal_without_a_look(torch) -> None:
     """Have `torch.normal` not ask the GPU whether every deviation is positive. Its other steps, and what they take, are the same."""
     original = torch.normal
 
-    def normal(mean=0.0, std=1.0, size=None, *, out=None, **more):
-        if size is not None or out is not None or not (torch.is_tensor(std) and std.is_cuda):
-            return original(
-                mean, std, *(() if size is None else (size,)), **({} if out is None else {"out": out}), **more
-            )
+    def normal(mean=0.0, std=1.0, *size, **more):
+        if size or {"size", "out"} & more.keys() or not (torch.is_tensor(std) and std.is_cuda):
+            return original(mean, std, *size, **more)
         shape = torch.broadcast_shapes(std.shape, mean.shape) if torch.is_tensor(mean) else std.shape
         return torch.empty(shape, dtype=std.dtype, device=std.device).normal_(**more).mul_(std).add_(mean)
 
