@@ -199,7 +199,7 @@ def test_ctrl_c_in_a_cell_ends_the_worker(small, monkeypatch):
 
 def test_bad_input(small):
     with pytest.raises(ValueError, match=r"^Setup\.sequence: 1024"):
-        runs(small, {"long": eb.Setup()})
+        runs(small, {"long": eb.Setup(sequence=1024)})
     with pytest.raises(ValueError, match=r"^measure\.device"):
         runs(small, SETUPS, device="cuda:99")
 
