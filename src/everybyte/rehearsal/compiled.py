@@ -14,12 +14,13 @@ from .. import units
 TRITON, INDUCTOR = "TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR"
 #: The variable that has matrices padded wherever Inductor times whether to.
 PADDED = "EVERYBYTE_REHEARSAL_PADDED"
-_counts = {"benchmarks": 0, "graphs": 0, "paddings": 0}
+_counts = {"benchmarks": 0, "graphs": 0, "paddings": 0, "padded": 0}
 
 
 def hooks() -> dict:
     """Module -> what is called with it after its import. Read before the script runs, which may change the environment."""
     folder, padded = os.environ.get(INDUCTOR), PADDED in os.environ
+    _counts["padded"] = padded
 
     def own_folder(module):
         """Never a folder of the script's: a run on a GPU would find choices there that a tie made."""
@@ -115,7 +116,7 @@ def notes(peak_steps: list[int], pools: int) -> list[str]:
         said.append(
             f"compiled kernels ran {count:,} benchmark{'s' * (count > 1)}, each a tie: a GPU may choose otherwise"
         )
-    paddings, padded = _counts["paddings"], PADDED in os.environ
+    paddings, padded = _counts["paddings"], _counts["padded"]
     if paddings:
         how = "padded, as a GPU may choose" if padded else "not padded; `--padded` rehearses the other choice"
         said.append(

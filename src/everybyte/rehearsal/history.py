@@ -6,7 +6,9 @@ live when it is taken. Source: PyTorch, `c10/cuda/CUDACachingAllocator.cpp` (`re
 
 import re
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
+from types import FrameType
 
 from ..evidence import Memory
 
@@ -44,6 +46,11 @@ def most(snapshot: dict, device: int) -> Instant:
     last = memory.peak_event  # the number of events until the peak
     made = sum(action == "alloc" for action, *_ in events[:last])
     return Instant(memory.peak, made, memory.frames[last - 1] or [] if last else [], list(memory.alive().values()))
+
+
+def told(stack: Iterable[tuple[FrameType, int]]) -> list[dict]:
+    """Python's own frames, each with its line, as a snapshot has them."""
+    return [{"filename": f.f_code.co_filename, "line": number, "name": f.f_code.co_name} for f, number in stack]
 
 
 def line(frames: list[dict] | None) -> str | None:

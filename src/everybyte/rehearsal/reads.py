@@ -4,9 +4,8 @@ import ctypes
 import os
 import sys
 import time
+import traceback
 from collections import Counter
-from types import FrameType
-from typing import cast
 
 from . import history
 
@@ -42,11 +41,8 @@ def knows(address: int, size: int) -> bool:
 
 def here() -> tuple[str | None, str | None]:
     """(the innermost line of the script that runs, the innermost of a library)."""
-    frames, frame = [], cast(FrameType | None, sys._getframe(2))
-    while frame:
-        if not frame.f_code.co_filename.startswith(_OURS):
-            frames.append({"filename": frame.f_code.co_filename, "line": frame.f_lineno, "name": frame.f_code.co_name})
-        frame = frame.f_back
+    stack = traceback.walk_stack(sys._getframe(2))
+    frames = history.told(pair for pair in stack if not pair[0].f_code.co_filename.startswith(_OURS))
     return history.line(frames), history.inner(frames)
 
 

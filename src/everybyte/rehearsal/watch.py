@@ -59,9 +59,8 @@ class _Finder:
         run = spec.loader.exec_module
 
         def exec_module(module):
-            then = self.then.pop(
-                name, lambda module: None
-            )  # now: many look whether a package is there, and do not import it
+            # Now, and not at the first look: many ask whether a package is there, and do not import it.
+            then = self.then.pop(name, lambda module: None)
             self.first.get(name, lambda: None)()
             run(module)
             then(module)
@@ -130,17 +129,14 @@ class _Watched:
 
         def failed(kind, error, trace):
             if self.oom is None and issubclass(kind, Exception):
-                frames = [
-                    {"filename": frame.f_code.co_filename, "line": number} for frame, number in traceback.walk_tb(trace)
-                ]
-                self._ended_early(f"with {kind.__name__}", history.line(frames[::-1]))
+                frames = history.told(traceback.walk_tb(trace))[::-1]
+                self._ended_early(f"with {kind.__name__}", history.line(frames))
             hook(kind, error, trace)
 
         def asked(number, frame):
-            frames = [{"filename": f.f_code.co_filename, "line": number_} for f, number_ in traceback.walk_stack(frame)]
-            self._ended_early(f"by {signal.Signals(number).name}", history.line(frames))
+            self._ended_early(f"by {signal.Signals(number).name}", reads.here()[0])
             kept = self.highest
-            self.highest = {device: dict(counts) for device, counts in kept.items()}
+            self.highest = dict(kept)
             self._look(closely=False)
             self._report(final=True)  # a long history takes longer than whoever ends us may wait
             self.highest = kept
@@ -180,7 +176,7 @@ class _Watched:
         original = autograd.backward
 
         def backward(*args, **kwargs):
-            self.backward_line = _caller()
+            self.backward_line, _ = reads.here()
             self._mark("after_forward")
             original(*args, **kwargs)
             self._mark("backward_done")
@@ -337,15 +333,6 @@ class _Watched:
                 for d, highest in used.items()
             ],
         }  # fmt: skip
-
-
-def _caller():
-    """The innermost line of the script that is running, as file:line."""
-    frames, frame = [], sys._getframe(2)
-    while frame:
-        frames.append({"filename": frame.f_code.co_filename, "line": frame.f_lineno})
-        frame = frame.f_back
-    return history.line(frames)
 
 
 def where(allocation: int, marks: list[tuple[str, int]]) -> str:
