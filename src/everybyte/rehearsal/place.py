@@ -144,9 +144,8 @@ def find(folder: str | os.PathLike | None = None) -> Place:
         manifest is None
         or manifest["source"] != stubs.source()
         or manifest["torch"] != libraries.torch_version(site)
-        or not all(
-            _stub(place / name) for name in (stubs.BODIES, *manifest["libraries"])
-        )  # pip deletes them with a package
+        # pip deletes them with a package; that those there are stubs is known already
+        or not all((place / name).is_file() for name in (stubs.BODIES, *manifest["libraries"]))
     ):
         manifest = stubs.build(site, str(python))
     return Place(folder, python, place, manifest)
@@ -190,7 +189,7 @@ def set_up(
         raise ValueError(f"rehearse: {folder} has no folder of packages, which `python -m venv` makes")
     if triton:
         check_python(folder / "bin" / "python")
-    pip = [str(folder / "bin" / "python"), "-m", "pip", "install", "--disable-pip-version-check", "-q"]
+    pip = _pip(folder)
     version = libraries.torch_version(site) if (site / "torch" / "version.py").exists() else ""
     if version.partition("+")[0] != torch:
         say(f"PyTorch {torch}, built for CUDA: 0.5 GB to fetch")
@@ -215,8 +214,13 @@ def install(names: Sequence[str], folder: str | os.PathLike | None = None, say=p
     place = find(folder)
     _hold(place.folder, site_packages(place.folder))
     say(f"{', '.join(names)} into {place.folder.name}")
-    _run([str(place.python), "-m", "pip", "install", "--disable-pip-version-check", "-q", *names])
+    _run([*_pip(place.folder), *names])
     return find(folder)
+
+
+def _pip(folder):
+    """The words with which an environment's pip installs what follows them."""
+    return [str(folder / "bin" / "python"), "-m", "pip", "install", "--disable-pip-version-check", "-q"]
 
 
 def _hold(folder, site):
