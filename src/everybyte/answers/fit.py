@@ -464,11 +464,11 @@ _PADDED = 64
 
 def _check_derived(derivation, setup):
     """A derivation is of one setup."""
-    same = derivation.setup.replace(batch=setup.batch, sequence=setup.sequence)
+    same, asked = derivation.setup.replace(batch=setup.batch, sequence=setup.sequence), setup.as_dict()
     for field, value in same.as_dict().items():
-        if value != (asked := setup.as_dict()[field]):
+        if value != asked[field]:
             raise ValueError(
-                f"fit.setup: {field} {asked!r}, but {derivation.name} was derived with {value!r}; allowed: the "
+                f"fit.setup: {field} {asked[field]!r}, but {derivation.name} was derived with {value!r}; allowed: the "
                 "setup that it was derived with, or another derivation"
             )
 
