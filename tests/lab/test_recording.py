@@ -73,6 +73,21 @@ def test_one_worker_for_all_and_nothing_twice(tmp_path, small, start, asked):
     assert "1 measured, 2 there before, 0 left" in str(again)
 
 
+def test_light_steps_at_once_each_by_its_own_worker(tmp_path, small, start, asked):
+    """Those whose memory alone is asked for, and that take little: without the driver's count, which is everybody's."""
+    light, heavy = steps(small, 1, 16, 2, 13, 3), steps(small, 900)
+    timed = [Configuration("test", small, eb.Setup(batch=4, sequence=8), steps=3)]
+    need = lambda model, setup: setup.batch  # noqa: E731
+    done = record(tmp_path, configurations=[*timed, *light, *heavy], start=start, need=need, jobs=2)
+    assert (done.found, done.left) == ({"measured": 6, "failed": 1}, 0)
+    found = {m.setup.batch: m for m in read(done.path).measurements}
+    assert set(list(found)[:5]) == {1, 2, 3, 13, 16} and list(found)[5:] == [4, 900]
+    assert [found[batch].driver_used is None for batch in (1, 16, 2, 3, 4, 900)] == [True] * 4 + [False] * 2
+    assert len({pid for pid, batch in asked_for(asked) if batch < 17 and batch != 4}) > 1
+    with pytest.raises(ValueError, match="record.jobs: 0"):
+        record(tmp_path, configurations=light, start=start, jobs=0)
+
+
 def test_of_another_reference_step_everything_is_measured_again(tmp_path, small, start, monkeypatch):
     record(tmp_path, configurations=steps(small, 1), start=start)
     monkeypatch.setattr(recording, "fingerprint", lambda: 64 * "0")

@@ -234,7 +234,6 @@ def gaps(measurement) -> Table:
     exact, rounded = (budget(m.model, m.setup, rounding).peak for rounding in (1, m.rounding))
     blocks = m.allocated_peak - m.requested_peak
     unnamed = m.peak - exact - blocks - m.workspace - COUNTED
-    used = m.driver_used["cuda"] - (m.reserved_peak if m.reserved_at_end is None else m.reserved_at_end)
     unsplit = "allocated above requested: a rest up to 1 MiB stays with its block"
     steps = [
         ("predicted: the tensors, as asked for", exact, "the budget"),
@@ -245,7 +244,10 @@ def gaps(measurement) -> Table:
         ("without a name", unnamed, "what is left: to be explained, never fitted"),
         ("measured: allocated at the peak", m.peak, "torch.cuda.max_memory_allocated, above the baseline"),
         ("kept by the allocator for later", m.reserved_peak - m.allocated_peak, "reserved above allocated"),
-        ("context, libraries, other processes", used, "the driver's count above what was reserved when it was asked"),
     ]
+    if m.driver_used is not None:  # it was alone on its GPU
+        used = m.driver_used["cuda"] - (m.reserved_peak if m.reserved_at_end is None else m.reserved_at_end)
+        why = "the driver's count above what was reserved when it was asked"
+        steps.append(("context, libraries, other processes", used, why))
     rows = [[what, size, "-" * (size < 0) + units.text(abs(size)), why] for what, size, why in steps]
     return Table(["", "bytes", "size", "from"], rows, f"{m.device['name']}, {m.date[:10]}")

@@ -92,7 +92,8 @@ class Measurement(Shown):
     reserved_peak: Whole | None = None
     retries: Whole | None = None  # how often the allocator gave memory back before it could serve a request
     segments: Whole | None = None  # how many it had from the driver after the steps
-    # Bytes in use on the whole device, by CUDA and by NVML (None without its Python binding): other processes' too.
+    # Bytes in use on the whole device, by CUDA and by NVML (None without its Python binding): other processes' too. None where several
+    # steps were measured at once.
     driver_before: Used | None = None  # before the model
     driver_used: Used | None = None  # after the steps
     # Whose memory ran out (`of`), bytes `requested`, as precise as PyTorch's message, and `free`, and `at` what stage.
@@ -192,7 +193,7 @@ _KINDS = kinds(Measurement)
 _ALWAYS = {f.name for f in fields(Measurement) if f.default is MISSING}
 _SOMETIMES = {
     "out_of_memory", "reason", "peak_at", "history", "learning", "ranks", "witness", "segments", "reserved_at_end",
-    "clocks", "mfu", "step_ms", "step_ms_quartiles", "tokens_per_s", "flops",
+    "clocks", "mfu", "step_ms", "step_ms_quartiles", "tokens_per_s", "flops", "driver_before", "driver_used",
 }  # fmt: skip
 _RAN_OUT = {"out_of_memory", "allocated_peak", "reserved_peak", "retries", "baseline", "versions", "settings"}
 #: Status -> the fields that it must have.

@@ -1,14 +1,18 @@
 """Measure a grid of steps on one device into a file; an interruption loses only the running measurement."""
 
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 from .. import units
 from ..ask.setup import Setup
 from ..catalog import Model
+from ..common import checks
 from . import devices
 from .grid import Configuration, for_gpu, grid
 from .measurement import Measurement
@@ -50,6 +54,7 @@ def record(
     configurations: Iterable[Configuration] | None = None,
     need: Callable[[Model, Setup], int] | None = None,
     start: Callable[[], Worker] = Worker,
+    jobs: int = 1,
 ) -> Progress:
     """Measure what is not recorded yet of a device, one line of `out`/`<gpu>.jsonl` each, until time is up.
 
@@ -61,6 +66,8 @@ def record(
         only: names of the grid's groups. configurations: in place of the grid. device: as `measure`'s.
         need: gives the least bytes of a step; where the device has less free, the step is recorded as skipped.
         start: a function that starts a worker; it takes an `environment`.
+        jobs: how many steps of which only the memory is asked for are measured at once, those that take little of the device, each by
+            a worker of its own, before the others. What the driver counts is then all of theirs, and is left out.
 
     Raises:
         ValueError: for bad input, or a device that does not exist.
@@ -69,20 +76,21 @@ def record(
     if isinstance(minutes, bool) or not isinstance(minutes, int | float) or not minutes > 0:
         raise ValueError(f"record.minutes: {minutes!r} is not a number above 0")
     devices.check(device)
+    checks.whole("record", "jobs", jobs, 1, 64)
     asked = configurations if configurations is not None else grid(only)
     wanted = [replace(one, setup=check_request(one.model, one.setup)) for one in asked]
-    return _Recording(Path(out), time.monotonic() + 60 * minutes, device, need, start).run(wanted)
+    return _Recording(Path(out), time.monotonic() + 60 * minutes, device, need, start, jobs).run(wanted)
 
 
 class _Recording:
-    def __init__(self, folder, deadline, device, need, start):
-        self.folder, self.deadline, self.device, self.need = folder, deadline, device, need
-        self.bench = Bench(start)
+    def __init__(self, folder, deadline, device, need, start, jobs=1):
+        self.folder, self.deadline, self.device, self.need, self.start = folder, deadline, device, need, start
+        self.jobs, self.writing = jobs, threading.Lock()
 
     def run(self, wanted):
         from tqdm import tqdm
 
-        with self.bench as bench:
+        with Bench(self.start) as bench:
             found = bench.worker().ask(START, ask="device", device=self.device)["found"]
             wanted = for_gpu(wanted, bf16=has_bf16(found))
             self.folder.mkdir(parents=True, exist_ok=True)
@@ -91,22 +99,63 @@ class _Recording:
             there = _there(progress.path)
             todo = [c for c in wanted if (c.model, c.setup, *c.asked.values()) not in there]
             progress.there, progress.left = len(wanted) - len(todo), len(todo)
-            with tqdm(todo, unit="step", smoothing=0.1) as bar:
-                for configuration in bar:
-                    model, setup = configuration.model, configuration.setup
-                    bar.set_postfix_str(f"{configuration.group}: {model.name}, {setup.precision}")
-                    measurement = self._measurement(configuration, found)
-                    if measurement is None:
+            beside = [c for c in todo if self.jobs > 1 and self._is_light(c, found)]
+            with tqdm(total=len(todo), unit="step", smoothing=0.1) as bar:
+                if beside:
+                    bench.end()
+                    self._at_once(beside, found, progress, bar)
+                for configuration in todo:
+                    if configuration not in beside and not self._one(bench, configuration, found, progress, bar):
                         break
-                    said = (measurement.settings or {}) | {"asked": configuration.asked}
-                    append(progress.path, replace(measurement, settings=said))
-                    if measurement.status == "failed":
-                        bar.write(f"{model.name}, {setup}: {measurement.reason}", file=sys.stderr)
-                    progress.found[measurement.status] = progress.found.get(measurement.status, 0) + 1
-                    progress.left -= 1
         return progress
 
-    def _measurement(self, configuration, device):
+    def _is_light(self, configuration, device):
+        """Whether only its memory is asked for, and so little that as many steps fit beside one another."""
+        plain = configuration.steps == 0 and configuration.limit is None and not configuration.expandable
+        if not plain or self.need is None or device["free"] is None:
+            return False
+        return self.need(configuration.model, configuration.setup) < device["free"] / (2 * self.jobs)
+
+    def _at_once(self, configurations, device, progress, bar):
+        """Measure by several workers. When this ends, in whatever way, they have ended."""
+        with ExitStack() as ending:
+            pool = ending.enter_context(ThreadPoolExecutor(self.jobs))
+            free = [ending.enter_context(Bench(self.start)) for _ in range(self.jobs)]  # they end before the pool does
+
+            def one(configuration):
+                bench = free.pop()
+                self._one(bench, configuration, device, progress, bar, alone=False)
+                free.append(bench)
+
+            asked = [pool.submit(one, configuration) for configuration in configurations]
+            try:
+                for running in asked:
+                    running.result()
+            except BaseException:  # Ctrl-C above all: nothing is started any more, and no failure is noted
+                self.deadline = 0
+                raise
+
+    def _one(self, bench, configuration, device, progress, bar, alone=True):
+        """Measure one and keep it; False where time is up."""
+        model, setup = configuration.model, configuration.setup
+        if alone:
+            bar.set_postfix_str(f"{configuration.group}: {model.name}, {setup.precision}")
+        measurement = self._measurement(bench, configuration, device)
+        if measurement is None:
+            return False
+        if not alone:  # the driver counts all that run
+            measurement = replace(measurement, driver_before=None, driver_used=None)
+        said = (measurement.settings or {}) | {"asked": configuration.asked}
+        with self.writing:
+            append(progress.path, replace(measurement, settings=said))
+            if measurement.status == "failed":
+                bar.write(f"{model.name}, {setup}: {measurement.reason}", file=sys.stderr)
+            progress.found[measurement.status] = progress.found.get(measurement.status, 0) + 1
+            progress.left -= 1
+            bar.update()
+        return True
+
+    def _measurement(self, bench, configuration, device):
         """The measurement of a configuration; None where time is up."""
         model, setup = configuration.model, configuration.setup
 
@@ -125,7 +174,7 @@ class _Recording:
             return None
         try:
             how = options(configuration) | {"expandable": configuration.expandable}
-            return self.bench.measure(model, setup, self.device, min(EACH, left), **how)
+            return bench.measure(model, setup, self.device, min(EACH, left), **how)
         except (Failed, ValueError) as error:
             return None if time.monotonic() >= self.deadline else without("failed", str(error))
 
