@@ -44,8 +44,9 @@ def cudnn_attention(torch, seen: Callable[[], None]) -> object:
     """Let PyTorch choose cuDNN's attention where it does on the GPU, and ask for the tensors that it takes.
 
     Source: PyTorch, `aten/src/ATen/native/cudnn/MHA.cpp`: output as the query lies, a number in fp32 for each query, seed and offset;
-    in backward a copy of the output's gradient where it lies otherwise, and three gradients. cuDNN's own documentation has its backward
-    sum the query's gradient in fp32, as flash attention does.
+    in backward a copy of the output's gradient where it lies otherwise, and three gradients. What cuDNN works in, as 15 shapes took it
+    on an H200 (`labs/records/scripts`, cuDNN 9.19): in backward the query's gradient and a number for each query in fp32; where heads
+    share keys, gradients of key and value for every query head.
 
     Returns:
         What keeps it so, as long as it lives.
@@ -56,18 +57,24 @@ def cudnn_attention(torch, seen: Callable[[], None]) -> object:
         made = torch.empty([shape[i] for i in order], dtype=like.dtype, device=like.device)
         return made.permute([order.index(i) for i in range(len(shape))])
 
+    def work(query, size):
+        torch.empty(size + 256, dtype=torch.uint8, device=query.device)
+
     def forward(query, key, value, bias, wants_sums, dropout=0.0, causal=False, debug=False, *, scale=None):
         seen()
+        seed, offset = (torch.empty((), dtype=torch.int64, device=query.device) for _ in range(2))
         found = lying_as(query, (*query.shape[:3], value.shape[3]))
         sums = torch.empty((*query.shape[:3], 1) if wants_sums else 0, dtype=torch.float32, device=query.device)
-        seed, offset = (torch.empty((), dtype=torch.int64, device=query.device) for _ in range(2))
+        work(query, 0)
         return found, sums, None, None, query.shape[2], key.shape[2], seed, offset, None
 
     def backward(gradient, query, key, value, found, *rest, **more):
         if gradient.stride() != found.stride():
             gradient = lying_as(found, found.shape).copy_(gradient)
         gradients = tuple(lying_as(one, one.shape) for one in (query, key, value))
-        torch.empty(query.shape, dtype=torch.float32, device=query.device)
+        shared = query.shape[1] // key.shape[1]
+        spread = shared * (key.nbytes + value.nbytes) if shared > 1 else 0
+        work(query, 4 * query.numel() + 4 * query[..., 0].numel() + spread)
         return gradients
 
     library = torch.library.Library("aten", "IMPL")

@@ -119,7 +119,7 @@ class _Watched:
         self._report()
 
     def _attends(self):
-        said = "PyTorch chooses cuDNN's attention on this GPU: its tensors are asked for, what it works in is taken to be as flash attention's"
+        said = "PyTorch chooses cuDNN's attention on this GPU: its tensors are asked for, and what it works in by the rule that an H200 showed"
         if said not in self.notes:
             self.notes.append(said)
 
