@@ -16,7 +16,7 @@ from torch.nn import functional as F
 batch_size, block_size, micro_steps, eval_iters = 8, 1024, 1, 2
 n_layer, n_head, n_embd, vocab_size = 12, 12, 768, 50257
 max_iters, eval_interval, grad_clip, learning_rate = 4, 2, 1.0, 6e-4
-device, dtype, fused = "cuda", "bfloat16", False
+device, dtype, fused, compile = "cuda", "bfloat16", False, False
 for word in sys.argv[2:]:  # as its configurator: --name=value
     name, value = word.removeprefix("--").split("=")
     globals()[name] = type(globals()[name])(eval(value) if value[0].isdigit() or value in ("True", "False") else value)
@@ -95,6 +95,8 @@ ctx = nullcontext() if dtype == "float32" else torch.amp.autocast(device_type="c
 model = GPT().to(device)
 scaler = torch.amp.GradScaler("cuda", enabled=dtype == "float16")
 optimizer = torch.optim.AdamW(model.parameters(), lr=learning_rate, betas=(0.9, 0.95), fused=fused)
+if compile:
+    model = torch.compile(model)
 X, Y = get_batch()
 for it in range(max_iters):
     for group in optimizer.param_groups:

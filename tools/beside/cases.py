@@ -1,0 +1,127 @@
+"""What is run beside a rehearsal: a script each, its words, and whether it must have the GPU for itself."""
+
+import json
+
+#: Fields of transformers' configurations.
+LLAMA_1B = (
+    "hidden_size=2048 intermediate_size=8192 num_hidden_layers=16 num_attention_heads=32 num_key_value_heads=8 head_dim=64 "
+    "vocab_size=128256 max_position_embeddings=131072 tie_word_embeddings=true"
+)
+QWEN3 = (
+    "hidden_size=1024 intermediate_size=3072 num_hidden_layers=28 num_attention_heads=16 num_key_value_heads=8 head_dim=128 "
+    "vocab_size=151936 tie_word_embeddings=true"
+)
+NO_DROPOUT = "resid_pdrop=0.0 attn_pdrop=0.0 embd_pdrop=0.0"
+SMALL = "hidden_size=1024 intermediate_size=2816 num_hidden_layers=3 num_attention_heads=16 num_key_value_heads=4 vocab_size=32003"
+HEADS = f"{SMALL} head_dim=64"
+WINDOW = f"{HEADS} sliding_window=256"
+FAMILIES = {
+    "llama": SMALL,
+    "mistral": f"{SMALL} sliding_window=256",
+    "qwen2": SMALL,
+    "qwen3": HEADS,
+    "gemma": HEADS,
+    "gemma2": WINDOW,
+    "gemma3_text": WINDOW,
+    "phi3": f"{SMALL} pad_token_id=0",
+    "mixtral": f"{SMALL} num_local_experts=4",
+    "gpt_oss": f"{WINDOW} num_local_experts=4",
+    "opt": "hidden_size=1024 ffn_dim=4096 num_hidden_layers=3 num_attention_heads=16 vocab_size=32003 word_embed_proj_dim=1024 dropout=0.0",
+    "gpt_neox": SMALL.replace(" num_key_value_heads=4", ""),
+    "gpt2": f"n_embd=1024 n_layer=3 n_head=16 vocab_size=32003 {NO_DROPOUT}",
+    "olmo2": SMALL,
+}
+#: Name -> (model type, sequence, words, fields, the largest batch of `eb.fit` on an H200 by default, and with expandable segments).
+BORDERS = {
+    "llama-1b bf16": ("llama", 4096, "bf16", LLAMA_1B, 10, 10),
+    "llama-1b mixed full": ("llama", 4096, "mixed,full", LLAMA_1B, 17, 19),
+    "gpt2 mixed": ("gpt2", 1024, "mixed", NO_DROPOUT, 96, 104),
+    "qwen3 bf16 fused": ("qwen3", 2048, "bf16,fused", QWEN3, 17, 18),
+    "llama-1b fp32": ("llama", 1024, "fp32", LLAMA_1B, 17, 18),
+    "gpt2 eager mixed": ("gpt2", 1024, "mixed,eager", NO_DROPOUT, 60, 63),
+}
+#: The group `scripts`: script -> name -> words.
+SCRIPTS = {
+    "nanogpt": {
+        "nanogpt": "FOLDER",
+        "nanogpt fp16": "FOLDER --dtype=float16",
+        "nanogpt fused": "FOLDER --fused=True",
+        "nanogpt fp32": "FOLDER --dtype=float32 --batch_size=4",
+    },
+    "causal_lm": {
+        "run_clm gpt2": "gpt2 --batch 8 --length 1024 --on cuda",
+        "run_clm llama-1b": "llama-1b --batch 2 --length 2048 --on cuda",
+        "run_clm llama-1b eager": "llama-1b --batch 1 --length 1024 --attention eager --on cuda",
+        "run_clm llama-1b checkpointed": "llama-1b --batch 4 --length 2048 --checkpointing --on cuda",
+    },
+    "trainer": {"Trainer gpt2": "FOLDER"},
+    "lora": {"LoRA llama-1b": ""},
+    "loops": {
+        f"loop {words}": f"FOLDER {words}"
+        for words in (
+            "trainer 1",
+            "trainer 2 bf16",
+            "accelerate 1",
+            "accelerate 2 bf16",
+            "plain 1 bf16",
+            "torchtitan 2",
+        )
+    },
+    "fsdp2": {"fsdp2 debug": "debug 8 512", "fsdp2 1b": "1b 2 2048"},
+    "generate": {"generate llama": f"/dev/null llama 4 256 8 0 {SMALL}"},
+    "compiled": {f"compiled {words}": words for words in ("default 512", "default 511", "reduce-overhead 512")},
+    "triton_kernels": {"triton kernels": ""},
+    "outside": {"outside": ""},
+    "attention": {"attention": ""},
+    "convolutions": {"convolutions": ""},
+    "rates": {"rates": ""},
+}
+COMPILED = {
+    "nanogpt compiled": "FOLDER --compile=True --n_layer=4",
+    "nanogpt compiled 50304": "FOLDER --compile=True --n_layer=4 --vocab_size=50304",
+}
+#: Scripts that run alone on a GPU; that import transformers.
+ALONE, IMPORTS = ("outside", "rates"), ("causal_lm", "trainer", "lora", "loops", "generate", "decoder")
+TIMES = {
+    "llama-1b bf16 4096": f"llama 4 4096 bf16,times {LLAMA_1B}",
+    "llama-1b mixed 4096": f"llama 4 4096 mixed,times {LLAMA_1B}",
+    "llama-1b bf16 full 4096": f"llama 4 4096 bf16,full,times {LLAMA_1B}",
+    "qwen3-0.6b bf16 2048": f"qwen3 8 2048 bf16,times {QWEN3}",
+}
+
+
+def case(group, name, script, words, **more):
+    """One case. words: one text, or a list of words. how: `alone` or `shared`; environment: variables."""
+    said = {"group": group, "name": name, "script": script, "words": words.split() if isinstance(words, str) else words}
+    said |= {"how": "alone" if script in ALONE else "shared", "imports": "transformers" if script in IMPORTS else ""}
+    return said | more
+
+
+def cases(kernels: list) -> list[dict]:
+    """All of them. kernels: what `tests/rehearsal/kernels.py` is asked, a list for each kernel."""
+    made = [case("scripts", name, script, words) for script, named in SCRIPTS.items() for name, words in named.items()]
+    made += [case("compiled", name, "nanogpt", words) for name, words in COMPILED.items()]
+    made.append(
+        case("compiled", "nanogpt compiled padded", "nanogpt", COMPILED["nanogpt compiled"], options=["--padded"])
+    )
+    made.append(case("kernels", "kernels", "kernels", [json.dumps(kernels)]))
+    for kind, fields in FAMILIES.items():
+        attention = "eager" if kind in ("gemma2", "gpt_oss") else "sdpa"
+        for words in (f"bf16,{attention}", f"mixed,{attention},full", "mixed,eager"):
+            made.append(case("families", f"{kind} {words}", "decoder", f"{kind} 4 512 {words} {fields}"))
+    for name, (kind, length, words, fields, *batches) in BORDERS.items():
+        for most, setting in zip(batches, ("", "expandable_segments:True"), strict=True):
+            said = (
+                {"environment": {"PYTORCH_ALLOC_CONF": setting, "PYTORCH_CUDA_ALLOC_CONF": setting}} if setting else {}
+            )
+            for batch in (most, most + 1):
+                title = f"{name}{' expandable' * bool(setting)} batch {batch}"
+                made.append(
+                    case("borders", title, "decoder", f"{kind} {batch} {length} {words} {fields}", how="alone", **said)
+                )
+    made += [case("times", name, "decoder", words, how="alone") for name, words in TIMES.items()]
+    for number, one in enumerate(made):
+        if one["script"] == "fsdp2":  # a process of torchrun's, alone
+            one["environment"] = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1",
+                                  "MASTER_PORT": str(29600 + number)}  # fmt: skip
+    return made

@@ -1,0 +1,49 @@
+"""A decoder of Hugging Face's in the plainest loop: `python decoder.py MODEL_TYPE BATCH SEQUENCE WORDS NAME=VALUE ...`.
+
+WORDS, joined by commas: bf16 (weights too) or mixed (autocast) or fp32; eager or sdpa; full for checkpointing; fused; times to print.
+It knows nothing of rehearsals.
+"""
+
+import json
+import sys
+import time
+
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM
+
+kind, batch, sequence, words = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4].split(",")
+fields = {name: json.loads(value) for name, value in (word.split("=", 1) for word in sys.argv[5:])}
+config = AutoConfig.for_model(kind, use_cache=False, **fields)
+dtype = torch.bfloat16 if "bf16" in words else torch.float32
+with torch.device("cuda"):
+    model = AutoModelForCausalLM.from_config(
+        config, attn_implementation="eager" if "eager" in words else "sdpa", dtype=dtype
+    )
+model.train()
+if "full" in words:
+    model.gradient_checkpointing_enable({"use_reentrant": False})
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5, fused="fused" in words, foreach="fused" not in words)
+torch.manual_seed(0)
+
+
+def step():
+    tokens = torch.randint(config.vocab_size, (batch, sequence), device="cuda")
+    labels = tokens.clone()
+    with torch.autocast("cuda", torch.bfloat16, enabled="mixed" in words):
+        loss = model(input_ids=tokens, labels=labels).loss
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+
+
+for _ in range(3):
+    step()
+if "times" in words:
+    taken = []
+    for _ in range(8):
+        torch.cuda.synchronize()
+        start = time.perf_counter()
+        step()
+        torch.cuda.synchronize()
+        taken.append(1000 * (time.perf_counter() - start))
+    print("MILLISECONDS", json.dumps([round(t, 2) for t in taken]))
