@@ -143,11 +143,17 @@ def test_everyone_answers_one_question(trace):
 
 @pytest.mark.parametrize(
     ("change", "shown"),
-    [({}, "2.00 times"), ({"status": "oom", "peak": None}, "out of memory"), ({"status": "failed"}, "failed")],
+    [({}, "2.00 times"), ({"status": "oom"}, "out of memory"), ({"status": "failed"}, "failed")],
 )
 def test_everyone_and_a_gpu(trace, change, shown):
     device = {"name": "NVIDIA Made-Up", "type": "cuda", "gpu": None, "memory": None}
-    status = {"status": "measured", "reason": "", "peak": 2 * trace.peak} | change
+    status = {
+        "status": "measured",
+        "reason": "",
+        "requested_peak": 2 * trace.peak + 9,
+        "baseline": 4,
+        "workspace": 5,
+    } | change
     measured = Measurement(model=MODEL, setup=SETUP, device=device, fingerprint="0" * 64, date="2026-11-21", **status)
     row = everyone({}, MODEL, SETUP, Runs("made up", {"this": measured})).rows[-1]
     assert row[0] == "NVIDIA Made-Up" and shown in row

@@ -115,24 +115,35 @@ def _steps(model, setups):
     return [(name, model(setup) if callable(model) else model, setup) for name, setup in setups.items()]
 
 
-def side_by_side(model: Shape, setups: Mapping[str, Setup], runs=None, rounding: int = 512) -> Table:
+def side_by_side(model: Shape, setups: Mapping[str, Setup], runs=None) -> Table:
     """The peaks of several steps: predicted, counted by the dry run, measured, and what is left between the last two.
+
+    On a GPU, what was measured is what PyTorch's allocator was asked for, less cuBLAS's workspaces, which stand beside it with what was
+    allocated and reserved for it. On a CPU it is the storages of the tensors.
 
     Args:
         model: of all of them, or what gives it for a setup. setups: name -> setup. runs: `lab.runs` of the same, or None.
-        rounding: as CUDA's allocator; 1 beside a CPU.
     """
     from ..dryrun import dry_run
 
+    found = runs.measured if runs else {}
+    on_gpu = any(m.rounding > 1 for m in found.values())
+    columns = ["predicted", "dry run", "measured: tensors" if on_gpu else "measured", "left over"]
+    columns += ["cuBLAS", "allocated", "reserved"] if on_gpu else []
     rows = []
     for name, shape, setup in _steps(model, setups):
-        said = [budget(shape, setup, rounding).peak, dry_run(shape, setup, rounding).peak]
-        measured = runs.measured.get(name) if runs else None
-        if measured and measured.rounding != rounding:
-            raise ValueError(f"side_by_side.rounding: {rounding} is not the measurement's {measured.rounding}")
-        left = [measured.peak, measured.peak - said[1]] if measured else ["not yet recorded", "–"]
-        rows.append([name, *said, *left])
-    return Table(["peak (B)", "predicted", "dry run", "measured", "left over"], rows)
+        counted, m = dry_run(shape, setup).peak, found.get(name)
+        rest: list[object] = ["not yet recorded", *["–"] * (len(columns) - 3)]
+        if m:
+            tensors = _tensors(m)
+            rest = [tensors, tensors - counted, *([m.workspace, m.allocated_peak, m.reserved_peak] if on_gpu else [])]
+        rows.append([name, budget(shape, setup).peak, counted, *rest])
+    return Table(["peak (B)", *columns], rows, runs.said if on_gpu and runs else "")
+
+
+def _tensors(m):
+    """The most bytes that a measured step's tensors had at once, as they were asked for."""
+    return m.peak if m.rounding == 1 else m.requested_peak - m.baseline - m.workspace
 
 
 def rehearsed(
@@ -211,7 +222,9 @@ def everyone(said: Mapping[str, int], model: Model, setup: Setup, runs=None) -> 
     if m is None or m.device["type"] == "cpu":
         rows.append(("a GPU", "not yet recorded on a GPU", "–"))
     else:
-        measured = _beside(m.peak, counted) if m.status == "measured" else ("out of memory" if m.oom else m.status, "–")
+        measured = (
+            _beside(_tensors(m), counted) if m.status == "measured" else ("out of memory" if m.oom else m.status, "–")
+        )
         rows.append((m.device["name"], *measured))
     return Table(["who", "peak", "over the dry run"], rows)
 
