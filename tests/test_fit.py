@@ -1,6 +1,7 @@
 """What fits: held against trying every value; and where nothing does, what is said."""
 
 import json
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -548,3 +549,33 @@ def test_a_context_is_its_gpu_s():
     }
     assert [t.bytes // 2**20 for t in contexts.values()] == [144, 297, 512, 748, 616]
     assert "out-of-memory messages" in contexts["h100-80gb"].source and "largest of three" in contexts["l40s"].source
+
+
+#: The record of scripts that an H200 ran.
+H200 = Path(__file__).parents[1] / "labs" / "records" / "scripts" / "h200.jsonl"
+
+
+_UNDROPPED = {"precision": "bf16-mixed", "dropout": 0.0}
+#: A border of the record's -> (model, sequence, setup).
+BORDERS = {
+    "gpt2 mixed": ("gpt2", 1024, _UNDROPPED),
+    "gpt2 mixed expandable": ("gpt2", 1024, _UNDROPPED),
+    "gpt2 eager mixed": ("gpt2", 1024, _UNDROPPED | {"attention": "eager"}),
+    "llama-1b bf16": ("llama-3.2-1b", 4096, {"precision": "bf16"}),
+    "llama-1b bf16 expandable": ("llama-3.2-1b", 4096, {"precision": "bf16"}),
+    "llama-1b mixed full": ("llama-3.2-1b", 4096, {"precision": "bf16-mixed", "checkpointing": "full"}),
+    "llama-1b mixed full expandable": ("llama-3.2-1b", 4096, {"precision": "bf16-mixed", "checkpointing": "full"}),
+}
+
+
+@pytest.mark.parametrize("border", BORDERS)
+def test_a_gpu_ran_what_fits_and_not_the_next(border):
+    """An H200 ran the largest batch of each border, and died of one sequence more."""
+    measured = {one["name"]: one for one in map(json.loads, H200.read_text().splitlines())}
+    (name, sequence, said), setting = BORDERS[border], "expandable_segments:True" * ("expandable" in border)
+    found = fit(eb.model(name, code="transformers"), eb.Setup(sequence=sequence, **said), "h200", configuration=setting)
+    ran, died = (measured[f"{border} batch {found.value + more}"] for more in (0, 1))
+    assert (ran["status"], died["status"]) == (0, 1)
+    if border == "gpt2 mixed":  # the driver had 10 MiB less than was predicted
+        assert "18.60 GiB asked of the driver, which has 9.51 GiB" in found.why()
+        assert "Tried to allocate 18.60 GiB" in died["told"]["error"] and "9.50 GiB is free" in died["told"]["error"]

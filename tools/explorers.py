@@ -1,11 +1,13 @@
 """Makes what explorers show and do not compute, and stores it beside their code.
 
 That is the courses of steps that they open with, which are read only while the theory that they were traced with is the
-present one: a stale file makes an explorer slow, not wrong. And what the allocator makes of steps, the segments of one
+present one: a stale file makes an explorer slow, not wrong. And what the allocator makes of steps, or needs of them at most, the segments of one
 step moment by moment, and priced layouts.
 """
 
 import json
+import math
+import random
 import sys
 from collections.abc import Mapping
 from itertools import product
@@ -13,22 +15,24 @@ from pathlib import Path
 
 from everybyte import explore
 from everybyte.allocator import Allocator
-from everybyte.answers.headroom import Headroom
+from everybyte.answers.headroom import PLAYED
 from everybyte.answers.layouts import layouts
+from everybyte.answers.work import short_of
 from everybyte.ask.mesh import Mesh
 from everybyte.ask.setup import Setup
-from everybyte.catalog import gpu, model
+from everybyte.catalog import gpu, gpus, model
 from everybyte.dryrun import dry_run
 from everybyte.dryrun.requests import requests
-from everybyte.explore import allocator, combining, courses, segments
+from everybyte.explore import allocator, combining, courses, planning, segments
 from everybyte.explore.beside import said
+from everybyte.theory.budget import budget
 
 NAMES = ("precision", "step", "checkpointing", "planning", "batches", "sharding", "adapters")
 #: Tokens that a step of the layouts sees, and how many layouts are looked for.
 TOKENS, MOST = 2**22, 12
 #: How many moments of the first step and of the second are kept, between their ends.
 BETWEEN = 10
-_BARS, _LAYOUTS = (sys.modules[opened.__module__] for opened in (allocator, combining))
+_BARS, _LAYOUTS, _PEAKS = (sys.modules[opened.__module__] for opened in (allocator, combining, planning))
 
 
 def simulate(run: Mapping, configurations: Mapping[str, str]) -> list[list[int]]:
@@ -42,19 +46,19 @@ def simulate(run: Mapping, configurations: Mapping[str, str]) -> list[list[int]]
 
 
 def priced(name: str, gpus: int, card: str, sequence: int) -> dict:
-    """What the picture shows of a run: points (name, seconds, bytes), what is usable, what binds, how many were tried."""
+    """What the picture shows of a run: points (name, seconds, live bytes, reserved ones or None where it does not run), what is usable,
+    what binds, how many were tried."""
     groups = gpus // 8  # a step has fewer sequences than the largest runs have GPUs
     setup = Setup(
         gpus=gpus, sequence=sequence, batch=1, accumulation=TOKENS // sequence // groups, precision="bf16-mixed",
         sharding="zero3", mesh=Mesh(tensor=8), optimizer_impl="fused",
     )  # fmt: skip
-    pieces = next(term.bytes for term in Headroom().terms(gpu(card)) if term.name == "fragmentation")
-    room = Headroom(fragmentation=pieces)  # said, so that the allocator is not simulated: the picture compares peaks
-    found = layouts(model(name, "reference"), setup, card, room, MOST)
+    found = layouts(model(name, "reference"), setup, card, most=MOST)
     binds = f"memory keeps faster layouts out, of {found.tried} tried"
     if found.binding != "memory":
         binds = f"beside its arithmetic it waits longest for {said('combining')['waits'][found.binding]}"
-    points = [[name, round(seconds, 4), size] for name, seconds, size in found.points()]
+    looked = zip(found.points(), found.reserved, strict=True)
+    points = [[name, round(seconds, 4), size, reserved] for (name, seconds, size), reserved in looked]
     return {"points": points, "usable": found.usable, "binding": binds, "tried": found.tried}
 
 
@@ -83,6 +87,44 @@ def play_step(configuration: str) -> list[segments.Moment]:
     return found
 
 
+def needed(model, setup: Setup) -> float:
+    """The least memory in which a step runs with PyTorch's defaults, over its live bytes: to half a percent."""
+    step, card = budget(model, short_of(setup)), gpu("h100-80gb")
+
+    def runs(memory):
+        return not step.on(card, memory=memory, steps=PLAYED, whole=False).failed
+
+    low, high = step.peak, step.on(card, steps=PLAYED, whole=False).reserved
+    while high > 1.005 * low:
+        middle = (low + high) // 2
+        low, high = (low, middle) if runs(middle) else (middle, high)
+    return high / step.peak
+
+
+def drawn(label: str, several: int, chance: random.Random):
+    """(model, setup) of a random setting of `planning` under one of its sets of switches, whose live bytes are those of some GPU."""
+    switches, memories = _PEAKS.SWITCHES[label], [card.memory for card in gpus().values()]
+    while True:
+        batch, length = 2 ** chance.randint(0, 8), 2 ** chance.randint(9, 17)
+        micro = -(-batch // min(batch, switches.get("accumulation", 1)))
+        shared = {"gpus": 2 ** chance.randint(1, 10), "sharding": "zero3"} if several else {}
+        setup = Setup(
+            batch=micro, accumulation=-(-batch // micro), sequence=length, precision=chance.choice(["fp32", "bf16-mixed", "bf16"]),
+            checkpointing="full" if switches.get("segmented") else "none", loss="chunked" if switches.get("chunked") else "plain",
+            optimizer_impl="fused" if switches.get("impl_no") else "foreach", **shared,
+        )  # fmt: skip
+        found = model(chance.choice(said("planning")["models"]), "reference")
+        if min(memories) / 2 < budget(found, short_of(setup)).peak < max(memories):
+            return found, setup
+
+
+def pieces(label: str) -> list[int]:
+    """Percent of live bytes that the allocator needed beside them at most, of one GPU and of several."""
+    chance = random.Random(label)
+    most = [max(needed(*drawn(label, several, chance)) for _ in range(_PEAKS.SIMULATED)) for several in (0, 1)]
+    return [math.ceil(100 * (one - 1)) for one in most]
+
+
 def moments(configuration):
     """A step's moments as the file has them."""
     return json.dumps([vars(m) for m in play_step(configuration)], separators=(",", ":"))
@@ -101,6 +143,7 @@ def main():
     store(courses.FILE, {name: json.dumps(table, separators=(",", ":")) for name, table in tables.items()})
     store(_BARS.FILE, {label: json.dumps(simulate(run, _BARS.SETTINGS)) for label, run in _BARS.RUNS.items()})
     store(_LAYOUTS.FILE, {key: json.dumps(priced(*run)) for key, run in every().items()})
+    store(_PEAKS.PIECES, {label: json.dumps(pieces(label)) for label in _PEAKS.SWITCHES})
     store(segments.FILE, {label: moments(configuration) for label, configuration in segments.PLAYED.items()})
 
 

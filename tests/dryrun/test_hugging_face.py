@@ -173,8 +173,9 @@ def test_checkpointing_works_where_modeling_utils_had_imported_it_by_name(precis
     assert full.phases["after_forward"] < plain.phases["after_forward"]
 
 
-def test_a_config_trains_without_a_cache_and_a_loop_that_keeps_one_is_a_function():
-    """Under autocast the cache's copies of keys and values are fp32, and stand beside those that attention saves."""
+@pytest.mark.parametrize("outputs", ["dropped", "kept"])
+def test_a_config_s_cache_lives_as_long_as_the_outputs(outputs):
+    """Under autocast the cache's copies of keys are fp32, and stand beside those that attention saves."""
     sizes = {
         "hidden_size": 64,
         "intermediate_size": 176,
@@ -182,16 +183,25 @@ def test_a_config_trains_without_a_cache_and_a_loop_that_keeps_one_is_a_function
         "num_attention_heads": 4,
         "vocab_size": 101,
     }
-    setup, tokens = eb.Setup(batch=2, sequence=32, precision="bf16-mixed", optimizer="sgd"), ((2, 32), torch.int64)
+    setup = eb.Setup(batch=2, sequence=32, precision="bf16-mixed", optimizer="sgd", outputs=outputs)
+    tokens, config = ((2, 32), torch.int64), lambda cached: transformers.LlamaConfig(**sizes, use_cache=cached)
 
     def own(cached):
-        config = transformers.LlamaConfig(**sizes, use_cache=cached)
-        made = lambda: transformers.AutoModelForCausalLM.from_config(config, attn_implementation="sdpa").train()  # noqa: E731
+        made = lambda: transformers.AutoModelForCausalLM.from_config(config(cached), attn_implementation="sdpa").train()  # noqa: E731
         return eb.dry_run(made, setup, batch={"input_ids": tokens, "labels": tokens})
 
-    default, without, cached = eb.dry_run(transformers.LlamaConfig(**sizes), setup), own(False), own(True)
-    assert default.phases == without.phases and default.peak == without.peak
-    assert cached.peak > without.peak
+    without, cached = own(False), own(True)
+    for said, mine in ((False, without), (True, cached)):
+        asked = eb.dry_run(config(said), setup)
+        assert asked.phases == mine.phases and asked.peak == mine.peak
+    stays = cached.phases["after_forward"] - without.phases["after_forward"]
+    assert stays >= 3 * 2 * 32 * 64 * 4 if outputs == "kept" else stays == 0  # three layers' keys, in fp32
+    for off in ({"checkpointing": "full"}, {"loop": "trainer"} if outputs == "dropped" else {}):  # which switch it off
+        if off:
+            assert (
+                eb.dry_run(config(True), setup.replace(**off)).phases
+                == eb.dry_run(config(False), setup.replace(**off)).phases
+            )
 
 
 def test_a_model_of_no_known_kind_is_refused_by_name():

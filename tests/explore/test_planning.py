@@ -8,7 +8,8 @@ import pytest
 import everybyte as eb
 from everybyte import explore
 from everybyte.answers.fit import Headroom
-from everybyte.explore.peaks import OPENS, SWITCHES
+from everybyte.explore.beside import table
+from everybyte.explore.peaks import OPENS, PIECES, SWITCHES
 
 FULL = {"checkpointing": "full"}
 CHANGES = {
@@ -42,7 +43,7 @@ def test_every_bar_is_the_budget():
         where, parts = explorer.kind.highest(values)
         assert {p: size for p, size in parts.items() if size} == {p: s for p, s in predicted.parts.items() if s}, said
         assert where == predicted.peak_at
-        assert values["capacity"] == Headroom().usable(eb.gpu(said["gpu"]))
+        assert values["capacity"] == Headroom().usable(eb.gpu(said["gpu"]), setup_of(said))
         seen.add((said["switches"], where, said["gpus"] == "1 GPU"))
     assert len(seen) > 20
 
@@ -56,6 +57,17 @@ def test_it_opens_with_llama_on_eight_h100():
         sum(explorer.kind.highest(explorer.values())[1].values())
         == eb.budget(eb.model("llama-3.1-8b", code="reference"), OPENS).peak
     )
+
+
+def test_it_says_where_the_allocator_may_run_out():
+    """Live bytes that fit do not run for sure: the margin is what steps of a kind needed when they were simulated."""
+    assert table(PIECES).keys() == SWITCHES.keys() and all(one > 0 for row in table(PIECES).values() for one in row)
+    explorer = explore.planning()
+    preset = explorer.presets["1B on 24 GB"]  # which does run out, as eb.fit says
+    assert "it may run out." in explorer.describe(preset)
+    roomy = preset | {"gpu": list(eb.gpus()).index("h200")}
+    assert explorer.describe(roomy).endswith("less than is left. The peak is in optimizer step.")
+    assert any("may run out" in text.get_text() for text in explorer.figure(preset).axes[0].get_yticklabels())
 
 
 def test_bad_input():

@@ -246,8 +246,16 @@ class Layouts:
 
     def points(self) -> list[tuple[str, float, int]]:
         """(name, seconds, bytes) of all that were looked at, as `draw.fronts` takes them."""
-        looked = sorted(self.found + self.small, key=lambda one: one.seconds)
-        return [(one.name, one.seconds, one.peak) for one in looked]
+        return [(one.name, one.seconds, one.peak) for one in self._looked]
+
+    @property
+    def reserved(self) -> list[int | None]:
+        """Bytes that the allocator reserves for each of `points`; None for one that does not run. Not simulated: the peak."""
+        return [(one.peak if one.room is None else one.reserved) if one.fits else None for one in self._looked]
+
+    @property
+    def _looked(self):
+        return sorted(self.found + self.small, key=lambda one: one.seconds)
 
     def table(self) -> Table:
         """Those that fit; of each the range of its step's time."""

@@ -88,23 +88,29 @@ def front_of(points: Sequence[tuple[str, float, float]]) -> list[tuple[str, floa
     return kept
 
 
-def fronts(points: Sequence[tuple[str, float, float]], limit: float, title: str = "") -> Figure:
+def fronts(
+    points: Sequence[tuple[str, float, float]], limit: float, title: str = "", runs: Sequence[object] | None = None
+) -> Figure:
     """Peak memory over seconds: a dot for each point, a line through the numbered ones that none beats in both, and the limit.
 
     Args:
-        points: (name, seconds, bytes) of each. limit: usable bytes.
+        points: (name, seconds, bytes) of each. limit: usable bytes. runs: of each point whether it runs, None for one that does not;
+            by default those that are not above the limit do.
 
     Raises:
-        ValueError: no points, or an amount that is not above 0.
+        ValueError: no points, an amount that is not above 0, or not as many of `runs`.
     """
+    if runs is not None and len(runs) != len(points):
+        raise ValueError(f"runs: {len(runs)}; allowed: {len(points)}, one for each point")
     if not points or any(not (seconds > 0 and size > 0) for _, seconds, size in points):
         raise ValueError(f"points: {list(points)!r}; allowed: one or more, each (name, seconds, bytes), above 0")
     fig, ax = canvas(title, height=4.4)
     best = front_of(points)
     dots = [(seconds, units.to(size, "GiB")) for _, seconds, size in points]
     front, usable = [(seconds, units.to(size, "GiB")) for _, seconds, size in best], units.to(limit, "GiB")
-    for point, dot in zip(points, dots, strict=True):
-        marker, color = ("o", BLUE) if point[2] <= limit else ("x", VERMILION)
+    running = [size <= limit for *_, size in points] if runs is None else [one is not None for one in runs]
+    for point, dot, well in zip(points, dots, running, strict=True):
+        marker, color = ("o", BLUE) if well else ("x", VERMILION)
         look = {"marker": marker, "color": color, "markersize": 7, "linestyle": "none"}
         ax.plot(*dot, **look, alpha=1 if point in best else 0.55)
     ax.plot(*zip(*front, strict=True), color=MUTED, linewidth=1.5, zorder=1)
@@ -116,7 +122,7 @@ def fronts(points: Sequence[tuple[str, float, float]], limit: float, title: str 
     ax.set(ylim=(0, most), xlabel="seconds a step at the data sheet's rates", ylabel="peak, GiB")
     _number(fig, ax, dots, front, [name for name, *_ in best])
     said = "; ".join(f"{name} {seconds:,.3g} s, {amount(size, 'GiB')}" for name, seconds, size in best)
-    fig.alt = f"Dots, {title}, peak memory over seconds a step, {len(points)} in all, {amount(limit, 'GiB')} usable. Beaten by none: {said}."
+    fig.alt = f"Dots, {title}, peak memory over seconds a step, {len(points)} in all, {amount(limit, 'GiB')} usable, {sum(running)} run. Beaten by none: {said}."
     return fig
 
 

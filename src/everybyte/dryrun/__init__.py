@@ -31,9 +31,10 @@ def dry_run(model, setup: Setup, rounding: int = 1, batch=None, rank: int = 0) -
             a `Model`: its reference implementation is run, or where the book has none, Hugging Face's with those dimensions;
             an `Objective`;
             a Hugging Face config: its language model is made with random weights, the setup's attention, dropout and full
-            checkpointing, and is given tokens and labels. A config with a dropout needs a setup with the same. Keys and values are
-            not cached, whatever its `use_cache` says: so trains `Trainer`, by `TrainingArguments.use_cache`. A loop of your own that
-            leaves it True may take more, and a function that makes the model says how much;
+            checkpointing, and is given tokens and labels. A config with a dropout needs a setup with the same. With
+            `use_cache`, which most configs have by default, each forward makes a cache of keys and values, and gives it beside the loss:
+            it lives as long as the loop's outputs. `Trainer` switches it off, by `TrainingArguments.use_cache`, and so does
+            checkpointing; a `Model` is run without;
             a function that makes a `torch.nn.Module` whose forward returns the loss, or an object with a `.loss`.
             The part `loss` begins with the output of the head: the module called `head` or `lm_head`, or the one whose output a
             loss function of PyTorch is given.

@@ -56,13 +56,15 @@ class Recipe:
     more: str = ""
 
     def of(self, model: Model, **others):
-        """The configuration with the dimensions of `model`. others: further arguments of it."""
+        """The configuration with the dimensions of `model`, which trains without a cache. others: further arguments of it."""
         activation = self.gelu_tanh if model.activation == "gelu_tanh" else model.activation
         values = vars(model) | {"window": model.window or None, "activation": activation}
         usual = {theirs: ours for theirs, ours in _USUAL.items() if ours not in self.names.values()}
         sizes = {theirs: values[ours] for theirs, ours in (usual | self.names).items()}
         more = _MORE[self.more](model) if self.more else {}
-        return getattr(import_module("transformers"), self.config)(**others | sizes | self.fixed | more)
+        return getattr(import_module("transformers"), self.config)(
+            **{"use_cache": False} | others | sizes | self.fixed | more
+        )
 
 
 def _by_layers(model):
@@ -224,7 +226,8 @@ def named_difference(model: Model, module: nn.Module) -> str | None:
 def made(config, setup: Setup, made_here: bool = False) -> Callable[[], nn.Module]:
     """A function that makes the language model of a config, with the setup's attention, dropout and checkpointing.
 
-    A model that is no decoder is made for masked tokens.
+    A model that is no decoder is made for masked tokens. A config's `use_cache` stays, where neither `Trainer` nor checkpointing
+    switches it off: then each forward makes a cache of keys and values, and gives it beside the loss.
 
     Args:
         made_here: whether the config was made from a `Model`: then the setup decides about dropout. Else the setup must have the
@@ -248,7 +251,10 @@ def made(config, setup: Setup, made_here: bool = False) -> Callable[[], nn.Modul
         )
     _refuse_quantized(config, setup)
     config = copy.deepcopy(config)
-    config.use_cache = False
+    if made_here or setup.loop == "trainer" or setup.checkpointing == "full":
+        config.use_cache = (
+            False  # as `TrainingArguments.use_cache` has it, and as transformers makes it where it recomputes
+        )
     for dropout in _dropouts(config, setup, made_here):
         setattr(config, dropout, setup.dropout)
     (auto, module), attention = _made_by(config), "eager" if setup.attention == "eager" else "sdpa"

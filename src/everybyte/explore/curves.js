@@ -144,7 +144,7 @@ const regions = {
     const rows = spec.y.values.map((y) => spec.x.values.map((x) => run({ [spec.x.name]: x, [spec.y.name]: y })));
     return { rows, now: run({}), v, subject: subjectOf(spec, state) };
   },
-  capacity: (r) => against(r.v, r.now.bytes, (whole) => ` It fits ${whole}.`),
+  capacity: (r) => against(r.v, r.now.bytes, (whole) => ` Its tensors fit ${whole}.`),
   describe(spec, r) {
     const flat = r.rows.flat();
     const alike = flat.filter((cell) => cell.which === r.now.which).length;
@@ -204,11 +204,13 @@ const front = {
     const key = spec.by.map((name) => v[name]).join(",");
     const run = spec.runs[key];
     if (!run) throw new Error(`run: ${key} is not stored`);
-    const points = run.points.map(([name, seconds, bytes]) => ({ name, seconds, bytes, fits: bytes <= run.usable }));
+    const points = run.points.map(([name, seconds, bytes, reserved]) => ({ name, seconds, bytes, reserved, runs: reserved !== null }));
     const best = points.filter((p) => !points.some((o) => o !== p && o.seconds <= p.seconds && o.bytes <= p.bytes && (o.seconds < p.seconds || o.bytes < p.bytes)));
-    return { ...run, points, best: best.sort((a, b) => a.seconds - b.seconds), first: points.find((p) => p.fits), subject: subjectOf(spec, state) };
+    return { ...run, points, best: best.sort((a, b) => a.seconds - b.seconds), first: points.find((p) => p.runs), subject: subjectOf(spec, state) };
   },
-  said: (r) => r.first ? `first of those that fit, at the data sheet's rates: ${r.first.name}, ${fixed(r.first.seconds, 2)} s a step, ${amount(r.first.bytes)} of ${amount(r.usable)}; ${r.binding}` : `none of ${r.tried} layouts fits ${amount(r.usable)}`,
+  said: (r) => r.first ? `first of those that run, at the data sheet's rates: ${r.first.name}, ${fixed(r.first.seconds, 2)} s a step, ${front.bytes(r)}; ${r.binding}`
+    : `none of ${r.tried} layouts runs; ${amount(r.usable)} are usable`,
+  bytes: (r) => `${amount(r.first.bytes)} live of ${amount(r.usable)} usable, ${amount(r.first.reserved)} reserved`,
   describe: (spec, r) => `${r.subject}: ${front.said(r)}.`,
   change: (spec, a, b, what) => `${what}: ${front.said(b)}.`,
   draw(spec, r, paint) {
@@ -216,7 +218,7 @@ const front = {
     const lines = 5; // of layouts by name, whether there are as many or not: what is below stays
     const end = bottom + 54 + 18 * lines + 4;
     if (!r.points.length) {
-      paint.text(8, top + 12, "Not one layout fits.", {});
+      paint.text(8, top + 12, "Not one layout runs.", {});
       return end + 24;
     }
     const high = paint.end("bytes", 1.05 * Math.max(r.usable, ...r.points.map((p) => p.bytes)), "B");
@@ -232,12 +234,12 @@ const front = {
     paint.curve(r.best.map((p) => [x(p.seconds), y(p.bytes)]), spec.looks.activations, "");
     for (const p of r.points) {
       const [cx, cy] = [x(p.seconds), y(p.bytes)];
-      if (p.fits) paint.element("circle", { cx, cy, r: 5, fill: spec.looks.activations.color, ...MARK });
+      if (p.runs) paint.element("circle", { cx, cy, r: 5, fill: spec.looks.activations.color, ...MARK });
       else paint.element("rect", { x: cx - 4, y: cy - 4, width: 8, height: 8, fill: spec.looks.loss.color, ...MARK });
     }
-    r.points.filter((p) => p.fits).slice(0, lines).forEach((p, i) => {
-      paint.text(left, bottom + 54 + 18 * i, `${i + 1}. ${p.name}: ${fixed(p.seconds, 2)} s, ${amount(p.bytes)}`, { bold: i === 0, room: right - left });
+    r.points.filter((p) => p.runs).slice(0, lines).forEach((p, i) => {
+      paint.text(left, bottom + 54 + 18 * i, `${i + 1}. ${p.name}: ${fixed(p.seconds, 2)} s, ${amount(p.bytes)} live, ${amount(p.reserved)} reserved`, { bold: i === 0, room: right - left });
     });
-    return paint.legend(end, [["activations", "fits"], ...(r.points.some((p) => !p.fits) ? [["loss", "does not fit"]] : [])]);
+    return paint.legend(end, [["activations", "runs"], ...(r.points.some((p) => !p.runs) ? [["loss", "does not run"]] : [])]);
   },
 };

@@ -148,8 +148,8 @@ class Front(Kind):
     """Layouts as dots, memory over time, with a line through those that no other beats in both.
 
     Attributes:
-        by: names of values. runs: {these values joined by commas: points (name, seconds, bytes), `usable` bytes, what is the
-            limit (`binding`), how many were `tried`}.
+        by: names of values. runs: {these values joined by commas: points (name, seconds, live bytes, reserved ones or None where it does
+            not run), `usable` bytes, what is the limit (`binding`), how many were `tried`}.
     """
 
     by: Sequence[str]
@@ -162,29 +162,35 @@ class Front(Kind):
 
     def describe(self, subject, values):
         run = self.compute(values)
-        first = next((point for point in run.points if point[2] <= run.usable), None)
+        first = next((point for point in run.points if point[3] is not None), None)
         if first is None:
-            return f"{subject}: none of {run.tried} layouts fits {units.text(run.usable)}."
-        name, seconds, size = first
-        said = f"{seconds:.2f} s a step, {units.text(size)} of {units.text(run.usable)}; {run.binding}"
-        return f"{subject}: first of those that fit, at the data sheet's rates: {name}, {said}."
+            return f"{subject}: none of {run.tried} layouts runs; {units.text(run.usable)} are usable."
+        name, seconds, size, reserved = first
+        said = f"{seconds:.2f} s a step, {units.text(size)} live of {units.text(run.usable)} usable, {units.text(reserved)} reserved"
+        return f"{subject}: first of those that run, at the data sheet's rates: {name}, {said}; {run.binding}."
 
     def figure(self, title, subject, values, variants):
         run = self.compute(values)
-        points = [tuple(point) for point in run.points] or [("nothing fits", 1.0, run.usable * 2)]
-        return draw.fronts(points, run.usable, f"{title}, {subject}")
+        points = run.points or [("nothing runs", 1.0, run.usable * 2, None)]
+        runs = [reserved for *_, reserved in points]
+        return draw.fronts([tuple(point[:3]) for point in points], run.usable, f"{title}, {subject}", runs)
 
     def table(self, subject, values):
         run = self.compute(values)
-        fits = [(name, f"{time:.2f} s", units.text(size)) for name, time, size in run.points if size <= run.usable]
-        none = [(f"none of {run.tried} fits {units.text(run.usable)}", "–", "–")]
-        return Table(("layout", "step", "peak"), fits or none, subject)
+        rows = [
+            (name, f"{time:.2f} s", *map(units.text, sizes))
+            for name, time, *sizes in run.points
+            if sizes[1] is not None
+        ]
+        none = [(f"none of {run.tried} runs", "–", "–", "–")]
+        return Table(("layout", "step", "peak", "reserved"), rows or none, subject)
 
 
 def combining() -> Explorer:
-    """Chapter 36: layouts of Llama 3.1 on 8 to 1,024 GPUs: memory against time, and the first of those that fit.
+    """Chapter 36: layouts of Llama 3.1 on 8 to 1,024 GPUs: memory against time, and the first of those that run.
 
-    The numbers are stored: `everybyte.layouts` computed them for a step of four million tokens.
+    The numbers are stored: `everybyte.layouts` computed them for a step of four million tokens, and simulated PyTorch's allocator
+    with its defaults.
     """
     controls = [
         listed("model", "model", MODELS, "llama-3.1-70b", BY[0]),

@@ -147,7 +147,7 @@ class Regions(Kind):
         which, peak = found.now
         points, counts = self._counts(found)
         alike = f"as at {counts[which]:,} of the {points:,} points of the map."
-        fits = against(values, peak, lambda whole, _: f" It fits {whole}.")
+        fits = against(values, peak, lambda whole, _: f" Its tensors fit {whole}.")
         return f"{subject}: the peak of {units.text(peak)} is in {found.names[which]}, {alike}{fits}"
 
     def figure(self, title, subject, values, variants):

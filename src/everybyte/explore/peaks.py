@@ -1,5 +1,6 @@
 """Explorers of a peak, with a bar for each precision, number of GPUs, cut of the batch, way to train or to serve."""
 
+import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -20,11 +21,11 @@ from ..formulas import bindings
 from ..formulas.symbols import B, G, autocast, n_a, w
 from ..theory import inference
 from ..theory.letters import factor, text
-from .beside import said
+from .beside import said, table
 from .controls import OF_THE_STEP, Choice, Slider, asked, counted, gpts, listed, one_step, opens, powers, shared, steps
 from .courses import AXES, BY, CHUNKS, LONE, UPDATE_BY, Courses, Printer, Size, Steps, cases, kinds, numbers_of, only
 from .explorer import Explorer, told
-from .pictures import Stack, labelled
+from .pictures import Printed, Stack, labelled, may_run_out
 
 
 @dataclass(frozen=True)
@@ -53,6 +54,12 @@ class Peak(Stack):
 
     def describe(self, subject, values):
         return f"{super().describe(subject, values)} The peak is in {self.highest(values)[0]}."
+
+    def figure(self, title, subject, values, variants):
+        def said(row):
+            return " (may run out)" * may_run_out(row, sum(x for *_, x in self.compute(row)))
+
+        return super().figure(title, subject, values, {label + said(row): row for label, row in variants.items()})
 
 
 def peaks(name: str, bars: str, courses: Steps, kind: type[Peak] = Peak, **more) -> Peak:
@@ -173,6 +180,9 @@ def _usable(cards: Mapping[str, Gpu]) -> dict[str, dict]:
     return {name: {"capacity": Headroom().usable(g), "capacity_label": f"{name}, usable"} for name, g in cards.items()}
 
 
+#: The file of what PyTorch's allocator needs beside live bytes, beside this one; `tools/explorers.py` writes it: label of a set of
+#: switches -> the percent of one GPU and of several, the most of the steps that were simulated. And how many those are, each.
+PIECES, SIMULATED = "pieces.json", 12
 #: The bars of `planning`: label of a set of switches -> symbols' values beside those of the controls.
 SWITCHES = said("planning")["switches"]
 #: The setup that `planning` opens with, which chapter 45 plans.
@@ -195,21 +205,47 @@ def planning(model: Model | None = None, setup: Setup | None = None, gpu: Gpu | 
     checks.one_of("planning", "model", start.name, known)
     checks.one_of("planning", "gpu", card, gpus())
     checks.one_of("planning", "setup.sharding", chosen.sharding, ("zero3",) if chosen.gpus > 1 else ("none",))
-    plain = said("planning")["asked"]
+    plain, counts = said("planning")["asked"], powers(0, 10)
+    switches = {label: plain | more | _pieces(label) for label, more in SWITCHES.items()}
     controls = [
         Choice("model", "model", options, start.name),
-        Choice("gpu", "GPU", _usable(gpus()), card),
-        steps("gpus", "number of GPUs", powers(0, 10), chosen.gpus, "shards", counted("GPU")),
+        Choice("gpu", "GPU", {n: {"card_no": i, "capacity_label": f"{n}, usable"} for i, n in enumerate(gpus())}, card),
+        steps("gpus", "number of GPUs", counts, chosen.gpus, "shards", counted("GPU")),
         Choice("precision", "precision", _precisions(plain), chosen.precision),
         steps("batch", "batch of each (sequences)", powers(0, 8), chosen.batch),
         steps("sequence", "sequence (tokens)", powers(7, 17), chosen.sequence),
-        Choice("switches", "switches", {label: plain | more for label, more in SWITCHES.items()}, "as chosen"),
+        Choice("switches", "switches", switches, "as chosen"),
     ]
     several: dict[int, dict] = {0: {}, 1: {"sharding": "zero3", "gpus": 2}}
     every = cases(deepest, "form", "lone", "segmented", "accumulated", "chunked", form=_FORMS, several=several)
     updates = cases(deepest, *UPDATE_BY, precision_no=_UPDATED, optimizer_no=_ADAMW, several=several)
     courses = Courses("planning", *every, *updates)
-    return told("planning", controls, peaks("planning", "switches", courses), derived=[*CUT, *_FSDP])
+    derived = [*CUT, *_FSDP, ("capacity", _usable_of_each(counts)), ("margin", _MARGIN)]
+    return told("planning", controls, peaks("planning", "switches", courses), derived=derived)
+
+
+#: Percent of live bytes that PyTorch's allocator may need beside them.
+_MARGIN = Size(
+    "percent kept in pieces",
+    "one+(many-one)*several",
+    {"one": "pieces_one", "many": "pieces_many", "several": "several"},
+)
+
+
+def _pieces(label):
+    """The values of a set of switches that say what the allocator needs."""
+    one, many = table(PIECES).get(label, (0, 0))
+    return {"pieces_one": one, "pieces_many": many, "simulated": SIMULATED}
+
+
+def _usable_of_each(counts):
+    """A quantity: what is usable on a card of the catalog where so many GPUs divide the model, NCCL's buffers taken off."""
+    several = {n: Setup(gpus=n, sharding="zero3") if n > 1 else Setup() for n in counts}
+    usable = [[Headroom().usable(card, setup) for setup in several.values()] for card in gpus().values()]
+    script = f"(v) => {json.dumps(usable)}[v.card_no][{json.dumps(counts)}.indexOf(v.shards)]"
+    return Printed(
+        "usable bytes", ("card_no", "shards"), lambda card_no, shards: usable[card_no][counts.index(shards)], script
+    )
 
 
 MODELS: list[str] = said("adapters")["models"]

@@ -56,8 +56,13 @@ const differing = (rows, text) => rows.filter(([, x, y]) => x !== y).map(([label
 function against(v, total, fits) {
   if (v.capacity === undefined) return "";
   const [free, whole] = [v.capacity - total, `the ${amount(v.capacity)} of ${v.capacity_label}`];
-  return free < 0 ? ` ${amount(-free)} more than ${whole}: it does not fit.` : fits(whole, free);
+  return free < 0 ? ` ${amount(-free)} more than ${whole}: it does not fit.` : fits(whole, free) + inPieces(v, total);
 }
+
+// Whether so many live bytes fit, and do not with what PyTorch's allocator may need: pictures.py's `may_run_out`, and its sentence.
+const mayRunOut = (v, total) => total <= v.capacity && v.capacity < total * (1 + (v.margin ?? 0) / 100);
+const inPieces = (v, total) => v.margin === undefined ? "" : ` In ${v.simulated} such steps simulated, PyTorch's default allocator needed up to ${v.margin} % more than live bytes: `
+  + (mayRunOut(v, total) ? "more than is left, it may run out." : "less than is left.");
 
 // An amount, where it is one.
 function checked(x, name) {

@@ -106,7 +106,22 @@ def against(values: Mapping, total: float, fits: Callable[[str, float], str]) ->
     if "capacity" not in values:
         return ""
     free, whole = values["capacity"] - total, f"the {units.text(values['capacity'])} of {values['capacity_label']}"
-    return f" {units.text(-free)} more than {whole}: it does not fit." if free < 0 else fits(whole, free)
+    if free < 0:
+        return f" {units.text(-free)} more than {whole}: it does not fit."
+    return fits(whole, free) + _in_pieces(values, total)
+
+
+def may_run_out(values: Mapping, total: float) -> bool:
+    """Whether so many live bytes fit the values' `capacity`, and do not with the values' `margin` %, which PyTorch's allocator may need."""
+    return total <= values.get("capacity", 0) < total * (1 + values.get("margin", 0) / 100)
+
+
+def _in_pieces(values, total):
+    """A sentence on what PyTorch's allocator needs beside `total` live bytes; empty where `values` have no `margin`."""
+    if "margin" not in values:
+        return ""
+    said = f" In {values['simulated']} such steps simulated, PyTorch's default allocator needed up to {values['margin']} % more than live bytes: "
+    return said + ("more than is left, it may run out." if may_run_out(values, total) else "less than is left.")
 
 
 def shared_out(rows: Sequence[tuple], title: str, first=("part",), last=("total",), unit: str = "B") -> Table:
