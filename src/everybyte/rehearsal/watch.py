@@ -167,8 +167,9 @@ class _Watched:
         os._exit = _exit
 
     def _begin(self):
+        # Frames of allocations alone: to 2.12, PyTorch loses a Python exception that frees a tensor on its way, if it notes where.
         memory = self.torch.cuda.memory
-        memory._record_memory_history(enabled="all", context="all", stacks="python", max_entries=EVENTS)
+        memory._record_memory_history(enabled="all", context="alloc", stacks="python", max_entries=EVENTS)
         self.torch._C._cuda_attach_out_of_memory_observer(self._out_of_memory)
 
     def _watch_backward(self):
