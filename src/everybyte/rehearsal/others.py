@@ -32,9 +32,12 @@ def by_length(generation) -> str:
 #: Module -> what is called with it after its import, and says what it did.
 TOLD = {"transformers.masking_utils": one_sequence_a_row, "transformers.generation.utils": by_length}
 
+#: What the report says where `cudnn_attention` was called.
+ATTENDS = "PyTorch chooses cuDNN's attention on this GPU: its tensors are asked for, and what it works in by the rule that an H200 showed"
+
 
 def without_cudnn(torch) -> None:
-    """Keep cuDNN's convolutions and recurrent cells off, whatever the script says: it has no plans here."""
+    """Keep cuDNN off, whatever the script says: it has no plans here. What stands in for its attention and convolutions is elsewhere."""
     torch.backends.cudnn.enabled = False
     torch._C._set_cudnn_enabled = lambda on: None
     type(torch.backends.cudnn).enabled = property(lambda self: False, lambda self, on: None)
@@ -78,14 +81,14 @@ def cudnn_attention(torch, seen: Callable[[], None]) -> object:
         return gradients
 
     library = torch.library.Library("aten", "IMPL")
-    with _silent():
+    with silent():
         library.impl("_scaled_dot_product_cudnn_attention", forward, "CUDA", allow_override=True)
         library.impl("_scaled_dot_product_cudnn_attention_backward", backward, "CUDA", allow_override=True)
     return library
 
 
 @contextmanager
-def _silent():
+def silent():
     """A context without PyTorch's warning that something stands in place of its own."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -134,6 +137,6 @@ def rows(torch, share: float, seen: Callable[[], None]) -> object:
 
     torch.Tensor.cpu = brought(torch.Tensor.cpu)
     library = torch.library.Library("aten", "IMPL")
-    with _silent():
+    with silent():
         library.impl("nonzero", nonzero, "CUDA", allow_override=True)
     return library

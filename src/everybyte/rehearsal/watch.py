@@ -17,7 +17,7 @@ import time
 import traceback
 
 from ..common import files
-from . import compiled, history, others, ranks, reads, reports
+from . import compiled, convolutions, history, others, ranks, reads, reports
 
 #: Variables: the folder of reports; optimizer steps until a process ends (0: never); the file of snapshots; ranks to pretend; the share of rows that masks find.
 REPORTS, STEPS = "EVERYBYTE_REHEARSAL_REPORTS", "EVERYBYTE_REHEARSAL_STEPS"
@@ -112,14 +112,14 @@ class _Watched:
         elif int(os.environ.get("WORLD_SIZE") or told.get("WORLD_SIZE") or 1) > 1:
             ranks.together(torch)
         self.lines = reads.Lines()
-        self.attention = others.cudnn_attention(torch, self._attends)
+        self.attention = others.cudnn_attention(torch, lambda: self._note(others.ATTENDS))
+        self.convolutions = convolutions.by_rule(torch, lambda: self._note(convolutions.SAID))
         self.rows = others.rows(torch, float(told.get(ROWS) or 1), self.lines.sized)
         self._watch_the_end()
         self._watch_failures()
         self._report()
 
-    def _attends(self):
-        said = "PyTorch chooses cuDNN's attention on this GPU: its tensors are asked for, and what it works in by the rule that an H200 showed"
+    def _note(self, said):
         if said not in self.notes:
             self.notes.append(said)
 
@@ -167,8 +167,9 @@ class _Watched:
         os._exit = _exit
 
     def _begin(self):
+        # Frames of allocations alone: to 2.12, PyTorch loses a Python exception that frees a tensor on its way, if it notes where.
         memory = self.torch.cuda.memory
-        memory._record_memory_history(enabled="all", context="all", stacks="python", max_entries=EVENTS)
+        memory._record_memory_history(enabled="all", context="alloc", stacks="python", max_entries=EVENTS)
         self.torch._C._cuda_attach_out_of_memory_observer(self._out_of_memory)
 
     def _watch_backward(self):

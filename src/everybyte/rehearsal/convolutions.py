@@ -1,0 +1,128 @@
+"""Convolutions as cuDNN has them, without cuDNN: results and gradients as PyTorch lays them out, and what cuDNN works in, by a rule.
+
+Where cuDNN is off PyTorch unrolls an image instead, into a buffer that no GPU with cuDNN takes.
+"""
+
+from collections.abc import Callable
+from math import ceil
+
+from .others import silent
+
+#: What the report says.
+SAID = (
+    "convolutions are cuDNN's: what they work in is asked for by the rule that 40 cases on an H200 showed, fp32 as TF32, without the "
+    "sums that an algorithm splits and what cudnn.benchmark tries"
+)
+#: Bytes beside copies; what 16-bit channels of the input are padded to a multiple of, and below which there are few.
+_BESIDE, _CHANNELS = 16, 8
+
+
+def by_rule(torch, seen: Callable[[], None]) -> object:
+    """Ask for what cuDNN's convolutions take, wherever PyTorch would choose them on a GPU.
+
+    Source: PyTorch, `aten/src/ATen/native/Convolution.cpp`, `cudnn/ConvShared.cpp`. Depthwise convolutions that do not lie in
+    channels_last are PyTorch's own kernels, and stay so.
+
+    Args:
+        seen: called each time.
+
+    Returns:
+        What keeps it so, as long as it lives.
+    """
+    select, kinds = torch._C._select_conv_backend, torch._C._ConvBackend
+    ours = (kinds.Cudnn, kinds.CudnnTranspose)
+    depthwise = (kinds.CudaDepthwise2d, kinds.CudaDepthwise3d)
+
+    def form(x, weight):
+        return torch._C._conv_determine_backend_memory_format(_flat(x), _flat(weight), kinds.Cudnn)
+
+    def selected(input, weight, bias=None, *rest, **more):
+        """As PyTorch selects with cuDNN. It checks shapes. Compiled code asks too."""
+        found = select(input, weight, bias, *rest, **more)
+        apart = found in depthwise and form(input, weight) == torch.contiguous_format
+        one = input.device == weight.device and {x.dtype for x in (input, weight, bias) if x is not None} == {
+            input.dtype
+        }
+        if apart or not one or input.device.type != "cuda" or found in (kinds.Empty, kinds.Overrideable):
+            return found
+        return ours[more["transposed"] if "transposed" in more else rest[3]]
+
+    def original(name, *said):
+        return getattr(torch.ops.aten, name).default._op_dk(torch._C.DispatchKey.CompositeExplicitAutograd, *said)
+
+    def work(x, weight, out, stride, groups, of_weight=False):
+        if size := workspace(x, weight, out, stride, groups, form(x, weight) == torch.contiguous_format, of_weight):
+            torch.empty(size, dtype=torch.uint8, device=x.device)
+
+    def empty(shape, like, lies):
+        return torch.empty(shape, dtype=like.dtype, device=like.device, memory_format=lies)
+
+    def forward(x, weight, bias, *said):
+        stride, _, _, transposed, _, groups = said
+        if selected(x, weight, bias, *said) not in ours:
+            return original("convolution", x, weight, bias, *said)
+        seen()
+        shape = torch.ops.aten.convolution.default(x.to("meta"), weight.to("meta"), None, *said)
+        lies, dim = form(x, weight), x.dim()
+        x, weight = (_flat(one).contiguous(memory_format=lies) for one in (x, weight))
+        found = empty(_flat(shape).shape, x, lies)
+        work(*((found, weight, x) if transposed else (x, weight, found)), stride, groups)
+        if bias is not None:
+            found.add_(bias.view(1, -1, *[1] * (found.dim() - 2)))
+        return found.squeeze(2) if dim == 3 else found
+
+    def backward(gradient, x, weight, sizes, *said):
+        stride, _, _, transposed, _, groups, wanted = said
+        if selected(x, weight, None, *said[:-1], sizes) not in ours:
+            return original("convolution_backward", gradient, x, weight, sizes, *said)
+        lies, dim, (gradient, x, weight) = form(x, weight), x.dim(), map(_flat, (gradient, x, weight))
+        found = gradients(gradient, x, weight, lies, transposed, wanted, stride, groups)
+        found = [one.squeeze(2) if dim == 3 and one is not None else one for one in found]
+        return *found, gradient.sum([0, *range(2, gradient.dim())]) if wanted[2] else None
+
+    def gradients(gradient, x, weight, lies, transposed, wanted, *more):
+        x = x.contiguous(memory_format=lies) if wanted[1] else x
+        gradient = gradient.contiguous(memory_format=lies)
+        of_x, of_weight = None, None
+        if wanted[0]:
+            of_x, weight = empty(x.shape, x, lies), weight.contiguous(memory_format=lies)
+            work(*((gradient, weight, of_x) if transposed else (of_x, weight, gradient)), *more)
+        if wanted[1]:
+            of_weight = empty(weight.shape, x, lies)
+            work(*((gradient, of_weight, x) if transposed else (x, of_weight, gradient)), *more, of_weight=True)
+        return of_x, of_weight
+
+    torch._C._select_conv_backend = selected
+    library = torch.library.Library("aten", "IMPL")
+    with silent():
+        library.impl("convolution", forward, "CUDA", allow_override=True)
+        library.impl("convolution_backward", backward, "CUDA", allow_override=True)
+    return library
+
+
+def _flat(x):
+    """What has one dimension, as the second of two: so PyTorch sees it too."""
+    return x.unsqueeze(2) if x.dim() == 3 else x
+
+
+def workspace(x, weight, out, stride: list[int], groups: int, contiguous: bool, of_weight: bool) -> int:
+    """Bytes that cuDNN works in, but for sums that its algorithm splits: what 40 cases took on an H200 (`labs/records/scripts`, cuDNN 9.19).
+
+    Tensor cores compute in channels_last. So in PyTorch's contiguous layout input, weight and output are copied, the input's 16-bit
+    channels padded to a multiple of 8. A matrix product needs none of it: 1 x 1 with stride 1.
+
+    Args:
+        x, weight, out: of a convolution that is not transposed, or their gradients. of_weight: whether it is the weight's gradient.
+    """
+    channels, half = x.shape[1], x.element_size() == 2
+    product = all(size == 1 for size in (*weight.shape[2:], *stride))
+    if product or x.element_size() > 4 or groups == channels > 1:
+        return 0
+    few, padded = channels < _CHANNELS, _CHANNELS * ceil(channels / _CHANNELS) if half else channels
+    copies = (x.nbytes + weight.nbytes) * padded // channels + _BESIDE
+    if not contiguous:
+        with_output = few and of_weight and not half
+        return copies + with_output * out.nbytes if few or padded > channels else 0
+    if few and not of_weight and all(one == 1 for one in stride):  # an image's first layer
+        return 0 if half else copies
+    return copies + out.nbytes
