@@ -26,7 +26,13 @@ def gpt2(**changes):
     dropouts = dict.fromkeys(("attn_pdrop", "embd_pdrop", "resid_pdrop"), 0.0)
     return transformers.GPT2Config(
         use_cache=False,
-        **dropouts, n_layer=LAYERS, n_embd=WIDTH, n_head=HEADS, vocab_size=VOCABULARY, n_positions=POSITIONS, **changes
+        **dropouts,
+        n_layer=LAYERS,
+        n_embd=WIDTH,
+        n_head=HEADS,
+        vocab_size=VOCABULARY,
+        n_positions=POSITIONS,
+        **changes,
     )
 
 

@@ -260,7 +260,9 @@ def record(options):
     out = options.out or ("build/rehearsed" if options.rehearse else "labs/records")
     try:
         with _starter(options.gpu) if options.rehearse else nullcontext(Worker) as start:
-            found = recorded(out, options.minutes, options.only, options.device, need=need, start=start, jobs=options.jobs)
+            found = recorded(
+                out, options.minutes, options.only, options.device, need=need, start=start, jobs=options.jobs
+            )
     except (Failed, ImportError, OSError) as error:
         raise ValueError(f"record: {error}") from error
     except KeyboardInterrupt as error:
