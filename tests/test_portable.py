@@ -30,6 +30,7 @@ ALLOWED = {
     "tools/fuzz.py": "a tool for whoever changes the book, on Linux and macOS",
     "tools/fuzzing/commands.py": "a subject of that tool",
     "tools/interrupts.py": "a tool for whoever changes the book, on Linux and macOS",
+    "tools/beside/tell.py": "a tool beside a GPU, on Linux",
     "tools/warm.py": "asked for only where `can_fork` says so",
 }
 #: Runs on Linux alone: `place.find` refuses any other system by name.

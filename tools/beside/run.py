@@ -67,7 +67,7 @@ def run(case, rehearse, deadline, lock):
             out, err, status = done.stdout, done.stderr, done.returncode
         except subprocess.TimeoutExpired as late:
             out, err, status = "", str(late.stderr or b"")[-1500:], "late"
-        said = json.loads(told.read_text()) if told.exists() else None
+        said = json.loads(told.read_text("utf-8")) if told.exists() else None
     if status:
         print(err[-1500:], file=sys.stderr)
     if said and case["how"] == "shared":
@@ -93,7 +93,7 @@ def main():
     parser.add_argument("--jobs", type=int, default=2, help="how many at once")
     parser.add_argument("--seconds", type=float, default=3600, help="for all of them")
     options = parser.parse_args()
-    there = [json.loads(line) for line in options.out.read_text().splitlines()] if options.out.exists() else []
+    there = [json.loads(line) for line in options.out.read_text("utf-8").splitlines()] if options.out.exists() else []
     done = {line["name"] for line in there if line["status"] != "late"}
     todo = [
         c
@@ -107,7 +107,7 @@ def main():
         def one(case):
             if time.monotonic() < deadline - 3:
                 line = run(case, options.rehearse, deadline, lock.name)
-                with writing, options.out.open("a") as file:
+                with writing, options.out.open("a", encoding="utf-8") as file:
                     file.write(json.dumps(line) + "\n")
                 print(f"{line['status']!s:>4}  {case['name']}", flush=True)
 

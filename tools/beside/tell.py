@@ -35,7 +35,7 @@ def waited(lock):
     if not lock:
         return None
     path, _, how = lock.rpartition(":")
-    file = open(path, "w")  # noqa: SIM115
+    file = open(path, "w", encoding="utf-8")  # noqa: SIM115
     fcntl.flock(file, fcntl.LOCK_EX if how == "alone" else fcntl.LOCK_SH)
     if how == "alone":
         settle()
@@ -78,7 +78,7 @@ def main():
         said |= {"retries": stats["num_alloc_retries"], "ooms": stats["num_ooms"]}
     said["versions"] = {name: version(name) for name in PACKAGES if name in sys.modules}
     said["date"] = datetime.now(UTC).isoformat(timespec="seconds")
-    with open(file, "w") as out:
+    with open(file, "w", encoding="utf-8") as out:
         json.dump(said, out)
     assert held or not os.environ.get("BESIDE_LOCK")  # until here, and until the process has ended
     sys.exit(1 if error else 0)
