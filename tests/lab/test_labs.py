@@ -125,11 +125,15 @@ def test_with_a_record_every_cell_shows_it(path, asked, monkeypatch, capsys):
         assert setup.gpus > 1 or options.get("limit") or options.get("steps", 5) <= grid[key]
 
 
+#: Labs of which the record lacks a training run, and that say so.
+LACKING = ("01_mixed_precision", "05_optimizers_and_adapters")
+
+
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda p: p.stem)
 def test_what_is_stored_claims_no_gpu(path):
     notebook = nbformat.read(path, as_version=4)
     outputs = json.dumps([c.get("outputs", []) for c in notebook.cells if c.cell_type == "code"])
     recorded = any((LABS / "records").glob("*.json*"))
-    assert ("Recorded on" in outputs) == recorded  # of what a record lacks, a lab still says so
-    assert recorded or "Not yet recorded on a GPU" in outputs
+    missing = not recorded or path.stem in LACKING
+    assert ("Not yet recorded on a GPU" in outputs, "Recorded on" in outputs) == (missing, recorded)
     assert "Measured here, on the CPU" in outputs and os.sep.join(["", "home"]) not in outputs

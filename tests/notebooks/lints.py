@@ -34,7 +34,7 @@ STATIONS = (
     "You can now",
 )
 LINES = 20  # of a code cell, at most
-WORDS = (1_200, 2_700)  # of a chapter's markdown, code in it and marks included
+WORDS = (1_200, 2_500)  # of a chapter's markdown, code in it and marks included
 LAB_WORDS = (500, 2_000)  # of a lab's
 CELLS = 60  # of a chapter, at most
 SENTENCE = 40  # words, at most

@@ -130,10 +130,10 @@ BROKEN = {
     "a prediction with an exercise's id": (lints.ids, edit(3, source="predict('11.1', ...)\n1".replace("'", '"'))),
     "an exercise with a prediction's id": (lints.ids, edit(3, source='check("P11.1", ...)\n1')),
     "few words": (lints.words, lambda n: n.cells.pop(2) and n.cells.pop(3)),
-    "more words than an hour's": (lints.short, markdown("word " * 1_400)),
+    "more words than an hour's": (lints.short, markdown("word " * 1_200)),
     "more cells than an hour's": (lints.short, lambda n: n.cells.extend(n.cells[-2:] * 20)),
     "many words": (lints.words, markdown("word " * 3_000)),
-    "many words of code": (lints.words, markdown("```python\n" + "word " * 1_400 + "\n```")),
+    "many words of code": (lints.words, markdown("```python\n" + "word " * 1_200 + "\n```")),
 }
 
 
