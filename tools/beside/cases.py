@@ -40,6 +40,7 @@ BORDERS = {
     "llama-1b fp32": ("llama", 1024, "fp32", LLAMA_1B, 17, 18),
     "gpt2 eager mixed": ("gpt2", 1024, "mixed,eager", NO_DROPOUT, 60, 63),
 }
+LOOPS = ("trainer 1", "trainer 2 bf16", "accelerate 1", "accelerate 2 bf16", "plain 1 bf16", "torchtitan 2")
 #: The group `scripts`: script -> name -> words.
 SCRIPTS = {
     "nanogpt": {
@@ -56,17 +57,7 @@ SCRIPTS = {
     },
     "trainer": {"Trainer gpt2": "FOLDER"},
     "lora": {"LoRA llama-1b": ""},
-    "loops": {
-        f"loop {words}": f"FOLDER {words}"
-        for words in (
-            "trainer 1",
-            "trainer 2 bf16",
-            "accelerate 1",
-            "accelerate 2 bf16",
-            "plain 1 bf16",
-            "torchtitan 2",
-        )
-    },
+    "loops": {f"loop {words}": f"FOLDER {words}" for words in LOOPS},
     "fsdp2": {"fsdp2 debug": "debug 8 512", "fsdp2 1b": "1b 2 2048"},
     "generate": {"generate llama": f"/dev/null llama 4 256 8 0 {SMALL}"},
     "compiled": {f"compiled {words}": words for words in ("default 512", "default 511", "reduce-overhead 512")},
@@ -111,14 +102,12 @@ def cases(kernels: list) -> list[dict]:
             made.append(case("families", f"{kind} {words}", "decoder", f"{kind} 4 512 {words} {fields}"))
     for name, (kind, length, words, fields, *batches) in BORDERS.items():
         for most, setting in zip(batches, ("", "expandable_segments:True"), strict=True):
-            said = (
-                {"environment": {"PYTORCH_ALLOC_CONF": setting, "PYTORCH_CUDA_ALLOC_CONF": setting}} if setting else {}
-            )
+            said = {"how": "alone"}
+            if setting:
+                said["environment"] = {"PYTORCH_ALLOC_CONF": setting, "PYTORCH_CUDA_ALLOC_CONF": setting}
             for batch in (most, most + 1):
                 title = f"{name}{' expandable' * bool(setting)} batch {batch}"
-                made.append(
-                    case("borders", title, "decoder", f"{kind} {batch} {length} {words} {fields}", how="alone", **said)
-                )
+                made.append(case("borders", title, "decoder", f"{kind} {batch} {length} {words} {fields}", **said))
     made += [case("times", name, "decoder", words, how="alone") for name, words in TIMES.items()]
     for number, one in enumerate(made):
         if one["script"] == "fsdp2":  # a process of torchrun's, alone

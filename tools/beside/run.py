@@ -44,19 +44,8 @@ def run(case, rehearse, deadline, lock):
         told, variables = Path(made) / "told.json", dict(os.environ) | case.get("environment", {})
         words = command(case, told, made)
         if rehearse:
-            ours = str(Path(sys.executable).parent / "everybyte")
-            words = [
-                ours,
-                "rehearse",
-                "--gpu",
-                rehearse,
-                "--steps",
-                "0",
-                *case.get("options", []),
-                "--",
-                "python",
-                *words,
-            ]
+            asked = ["--gpu", rehearse, "--steps", "0", *case.get("options", [])]
+            words = [str(Path(sys.executable).parent / "everybyte"), "rehearse", *asked, "--", "python", *words]
         else:
             words = [sys.executable, *words]
             variables |= {"BESIDE_LOCK": f"{lock}:{case['how']}", "BESIDE_IMPORTS": case["imports"]}
@@ -67,7 +56,7 @@ def run(case, rehearse, deadline, lock):
             out, err, status = done.stdout, done.stderr, done.returncode
         except subprocess.TimeoutExpired as late:
             out, err, status = "", str(late.stderr or b"")[-1500:], "late"
-        said = json.loads(told.read_text("utf-8")) if told.exists() else None
+        said = json.loads(told.read_text(encoding="utf-8")) if told.exists() else None
     if status:
         print(err[-1500:], file=sys.stderr)
     if said and case["how"] == "shared":
@@ -93,13 +82,14 @@ def main():
     parser.add_argument("--jobs", type=int, default=2, help="how many at once")
     parser.add_argument("--seconds", type=float, default=3600, help="for all of them")
     options = parser.parse_args()
-    there = [json.loads(line) for line in options.out.read_text("utf-8").splitlines()] if options.out.exists() else []
+    there = (
+        [json.loads(line) for line in options.out.read_text(encoding="utf-8").splitlines()]
+        if options.out.exists()
+        else []
+    )
     done = {line["name"] for line in there if line["status"] != "late"}
-    todo = [
-        c
-        for c in cases.cases(kernel_shapes.asked())
-        if c["name"] not in done and (not options.groups or c["group"] in options.groups)
-    ]
+    asked = [c for c in cases.cases(kernel_shapes.asked()) if not options.groups or c["group"] in options.groups]
+    todo = [c for c in asked if c["name"] not in done]
     deadline, writing = time.monotonic() + options.seconds, threading.Lock()
     options.out.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.NamedTemporaryFile() as lock, ThreadPoolExecutor(options.jobs) as pool:

@@ -71,7 +71,7 @@ def main():
     if torch.cuda.is_initialized():
         torch.cuda.synchronize()
     said = {"error": error, "end": counts(), "steps": steps[:8], "seconds": round(time.perf_counter() - start, 2)}
-    if torch.cuda.is_initialized():
+    if said["end"]:
         free, total = torch.cuda.mem_get_info()
         stats = torch.cuda.memory_stats()
         said |= {"device": torch.cuda.get_device_name(), "driver_used": total - free, "total": total}

@@ -221,11 +221,10 @@ def everyone(said: Mapping[str, int], model: Model, setup: Setup, runs=None) -> 
     (m,) = found
     if m is None or m.device["type"] == "cpu":
         rows.append(("a GPU", "not yet recorded on a GPU", "–"))
+    elif m.status == "measured":
+        rows.append((m.device["name"], *_beside(_tensors(m), counted)))
     else:
-        measured = (
-            _beside(_tensors(m), counted) if m.status == "measured" else ("out of memory" if m.oom else m.status, "–")
-        )
-        rows.append((m.device["name"], *measured))
+        rows.append((m.device["name"], "out of memory" if m.oom else m.status, "–"))
     return Table(["who", "peak", "over the dry run"], rows)
 
 

@@ -62,9 +62,8 @@ class Recipe:
         usual = {theirs: ours for theirs, ours in _USUAL.items() if ours not in self.names.values()}
         sizes = {theirs: values[ours] for theirs, ours in (usual | self.names).items()}
         more = _MORE[self.more](model) if self.more else {}
-        return getattr(import_module("transformers"), self.config)(
-            **{"use_cache": False} | others | sizes | self.fixed | more
-        )
+        said = {"use_cache": False} | others | sizes | self.fixed | more
+        return getattr(import_module("transformers"), self.config)(**said)
 
 
 def _by_layers(model):
@@ -251,10 +250,8 @@ def made(config, setup: Setup, made_here: bool = False) -> Callable[[], nn.Modul
         )
     _refuse_quantized(config, setup)
     config = copy.deepcopy(config)
-    if made_here or setup.loop == "trainer" or setup.checkpointing == "full":
-        config.use_cache = (
-            False  # as `TrainingArguments.use_cache` has it, and as transformers makes it where it recomputes
-        )
+    if setup.loop == "trainer" or setup.checkpointing == "full":
+        config.use_cache = False  # as `TrainingArguments` has it, and as transformers makes it where it recomputes
     for dropout in _dropouts(config, setup, made_here):
         setattr(config, dropout, setup.dropout)
     (auto, module), attention = _made_by(config), "eager" if setup.attention == "eager" else "sdpa"

@@ -7,19 +7,14 @@ import itertools
 import json
 
 import torch
+from counted import now
 from torch import nn
 
-NAMES = ("requested_bytes.all.current", "requested_bytes.all.peak")
 CASES = [  # batch, in, out, size, kernel, stride, groups
     (8, 3, 64, 224, 7, 2, 1), (8, 64, 64, 56, 1, 1, 1), (8, 64, 64, 56, 3, 1, 1), (8, 128, 256, 28, 3, 2, 1),
     (4, 320, 320, 64, 3, 1, 1), (4, 640, 640, 32, 3, 1, 1), (4, 1280, 1280, 16, 3, 1, 1), (4, 4, 320, 64, 3, 1, 1),
     (8, 128, 128, 28, 3, 1, 128), (2, 512, 512, 64, 3, 1, 1),
 ]  # fmt: skip
-
-
-def now():
-    stats = torch.cuda.memory_stats()
-    return [stats[name] for name in NAMES]
 
 
 def needed(dtype, layout, batch, inner, outer, size, kernel, stride, groups):
