@@ -74,5 +74,8 @@ def test_a_conclusion_counts_what_is_on_record(tmp_path, monkeypatch):
     assert "No GPU is on record" in concluded(model, steps, runs(model, steps, records=tmp_path))
 
 
-def test_recorded_scripts_are_found(tmp_path):
-    assert scripts(FOLDER)["rates"]["status"] == 0 and scripts(tmp_path) == {}
+def test_recorded_scripts_are_found_and_only_of_one_gpu(tmp_path, monkeypatch):
+    monkeypatch.setenv("EVERYBYTE_RECORD_ONLY", "1")
+    assert scripts(records=FOLDER)["rates"]["status"] == 0 and scripts(records=tmp_path) == {}
+    nothing = runs(eb.model("gpt2"), {"long": eb.Setup(sequence=77)}, records=tmp_path)
+    assert scripts(nothing, records=FOLDER) == {}

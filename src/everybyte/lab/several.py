@@ -262,16 +262,17 @@ def _recorded(steps, records, options):
     return Runs(f"Recorded on {first.device['name']}, {first.date[:10]}{versions}", most)
 
 
-def scripts(records: str | os.PathLike | None = None) -> dict[str, dict]:
+def scripts(of: Runs | None = None, *, records: str | os.PathLike | None = None) -> dict[str, dict]:
     """Name -> what is recorded of a script that a GPU ran: its exit `status`, and what it `printed`. Empty where there is no record.
 
     Args:
-        records: as of `runs`; the scripts' records are in its folder `scripts`, and `tools/beside` makes them.
+        of: only those of the GPU on which these steps were measured. records: as of `runs`; the scripts' records are in its folder `scripts`, and `tools/beside` makes them.
     """
     folder = next((p for p in ([records] if records else FOLDERS) if Path(p).is_dir()), None)
     paths = sorted(Path(folder, "scripts").glob("*.jsonl")) if folder else []
     lines = [json.loads(line) for path in paths[:1] for line in path.read_text("utf-8").splitlines()]
-    return {line["name"]: line for line in lines}
+    names = {m.device["name"] for m in of.measured.values()} if of else None
+    return {line["name"]: line for line in lines if names is None or (line["told"] or {}).get("device") in names}
 
 
 def _so(measurement, options):
