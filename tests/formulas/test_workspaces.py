@@ -1,4 +1,4 @@
-"""Workspaces: what the kernels' sources say, worked by hand; none of it is in the budget before a GPU has shown it."""
+"""Workspaces: what the kernels' sources say, worked by hand; none of it is in the budget, which counts tensors."""
 
 import pytest
 
@@ -28,14 +28,14 @@ def test_every_term_is_registered_with_its_source_and_its_assumption():
     named = {name for name in registry() if name.startswith("workspace.")}
     assert named == {t.name for t in TERMS}
     for term in TERMS:
-        assert term.unit == "B" and "PyTorch" in term.source and "not measured" in term.assumptions[-1]
+        assert term.unit == "B" and "PyTorch" in term.source and "an H200 took" in term.assumptions[-1]
 
 
-def test_none_is_counted_before_it_is_measured(capsys):
+def test_none_is_counted_as_a_tensor(capsys):
     assert COUNTED == 0
     assert eb.budget(GPT2, MIXED).parts["workspace"] == COUNTED == eb.dry_run(GPT2, MIXED).parts["workspace"]
-    assert main(["budget", "gpt2"]) == 0 and "not measured: 0" in capsys.readouterr().out
-    assert {row[2] for row in table(GPT2, MIXED).rows} == {"not measured: 0"}
+    assert main(["budget", "gpt2"]) == 0 and "no tensor: 0" in capsys.readouterr().out
+    assert {row[2] for row in table(GPT2, MIXED).rows} == {"no tensor: 0"}
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 
 import everybyte as eb
+from everybyte.answers.comparison import concluded, gaps
 from everybyte.formulas.workspaces import requested
-from everybyte.lab import fingerprint, read
+from everybyte.lab import fingerprint, read, runs, scripts
 
 FOLDER = Path(__file__).resolve().parents[2] / "labs" / "records"
 #: cuBLAS's workspaces on Hopper, which `requested` counts; under PyTorch 2.11 cuBLASLt has one of 1 MiB beside them for each thread
@@ -49,3 +50,32 @@ def test_a_measured_step_is_what_the_formula_says(number):
     else:  # a training run under FSDP clips, and looks whether a norm is finite: a byte
         clipped = bool(m.learning and m.setup.fsdp)
         assert tensors - clipped == requested(budget, eb.gpu("h200"))[0] - CUBLAS
+
+
+@pytest.mark.sampled(20)
+@pytest.mark.parametrize("number", range(350))
+def test_every_gap_from_the_budget_to_the_allocator_has_a_name(number):
+    m = there()[number]
+    rows = {what: size for what, size, *_ in gaps(m).rows}
+    if m.setup.adapters and m.model.name == "llama-3.2-1b" and m.setup.checkpointing == "full":  # PEFT's version
+        assert rows["without a name"] < 0
+    else:
+        assert rows["without a name"] == bool(m.learning and m.setup.fsdp)
+
+
+def test_a_conclusion_counts_what_is_on_record(tmp_path, monkeypatch):
+    monkeypatch.setenv("EVERYBYTE_RECORD_ONLY", "1")
+    model, steps = eb.model("gpt2"), {"fp32": eb.Setup(), "long": eb.Setup(sequence=77)}
+    found = concluded(model, steps, runs(model, steps, records=FOLDER))
+    assert (
+        found.startswith("Of 2 steps 1 were measured (NVIDIA H200, 2026-11-26)")
+        and "of 1 took the predicted bytes: 0" in found
+    )
+    assert "No GPU is on record" in concluded(model, steps, runs(model, steps, records=tmp_path))
+
+
+def test_recorded_scripts_are_found_and_only_of_one_gpu(tmp_path, monkeypatch):
+    monkeypatch.setenv("EVERYBYTE_RECORD_ONLY", "1")
+    assert scripts(records=FOLDER)["rates"]["status"] == 0 and scripts(records=tmp_path) == {}
+    nothing = runs(eb.model("gpt2"), {"long": eb.Setup(sequence=77)}, records=tmp_path)
+    assert scripts(nothing, records=FOLDER) == {}

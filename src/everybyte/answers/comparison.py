@@ -232,27 +232,57 @@ def _beside(peak, counted):
     return units.text(peak, decimal=True, digits=1), f"{peak / counted:.2f} times"
 
 
+def concluded(model: Shape, setups: Mapping[str, Setup], runs) -> str:
+    """A sentence: of how many steps a GPU was asked for the predicted bytes, and how far the others are; or that none is recorded.
+
+    Args:
+        model, setups, runs: as `side_by_side`'s.
+    """
+    steps = _steps(model, setups)
+    found = {name: m for name, m in runs.measured.items() if m.rounding > 1}
+    if not found:
+        return f"No GPU is on record here: the peaks of these {len(steps)} steps are predicted, and the dry run counts the same."
+    far = [_tensors(found[name]) - budget(shape, setup).peak for name, shape, setup in steps if name in found]
+    most = max(map(abs, far))
+    rest = f"; the others differ by up to {most:,} B" if most else ": 0 bytes are left over"
+    first = next(iter(found.values()))
+    return (
+        f"Of {len(steps)} steps {len(found)} were measured ({first.device['name']}, {first.date[:10]}), and the tensors of "
+        f"{far.count(0)} took the predicted bytes{rest}."
+    )
+
+
+def _kernels(m):
+    """What kernels take for themselves above the tensors at the peak, where the rules of `formulas.workspaces` reach; else 0."""
+    from ..formulas.workspaces import requested
+
+    try:
+        found, gpu = budget(m.model, m.setup), catalog_gpu(m.device["gpu"])
+        return 0 if m.setup.adapters else requested(found, gpu)[0] - 2 * gpu.cublas_workspace - found.peak
+    except ValueError:
+        return 0
+
+
 def gaps(measurement) -> Table:
     """From the prediction to what a GPU says of the same step, each gap by its name; what no name explains stands alone.
 
     Raises:
         ValueError: where the step was not measured to its end, or not on a GPU.
     """
-    from ..formulas.workspaces import COUNTED, WHY
-
     m = measurement
     if m.status != "measured" or m.rounding == 1:
         raise ValueError(f"gaps.measurement: {m.status} on {m.device['type']}; allowed: one measured on a GPU")
     exact, rounded = (budget(m.model, m.setup, rounding).peak for rounding in (1, m.rounding))
     blocks = m.allocated_peak - m.requested_peak
-    unnamed = m.peak - exact - blocks - m.workspace - COUNTED
+    kernels = _kernels(m)
+    unnamed = m.peak - exact - blocks - m.workspace - kernels
     unsplit = "allocated above requested: a rest up to 1 MiB stays with its block"
     steps = [
         ("predicted: the tensors, as asked for", exact, "the budget"),
         (f"each rounded up to a multiple of {m.rounding} B", rounded - exact, "the budget, rounded"),
         ("blocks that were not split", blocks - (rounded - exact), unsplit),
-        ("cuBLAS's workspaces", m.workspace, "measured: what clearing them gave back"),
-        ("kernels' own memory", COUNTED, WHY),
+        ("cuBLAS's and cuBLASLt's workspaces", m.workspace, "measured: what clearing them gave back"),
+        ("kernels' own memory", kernels, "by their sources, above the tensors where the most is asked for"),
         ("without a name", unnamed, "what is left: to be explained, never fitted"),
         ("measured: allocated at the peak", m.peak, "torch.cuda.max_memory_allocated, above the baseline"),
         ("kept by the allocator for later", m.reserved_peak - m.allocated_peak, "reserved above allocated"),

@@ -82,7 +82,7 @@ def _witness(witness):
     said = witness.as_dict()
     rows = [[name, value, units.text(value)] for group in ("parts", "phases") for name, value in said[group].items()]
     if "workspace" in said["parts"] and said["witness"] == "predict":
-        rows[list(said["parts"]).index("workspace")][2] = "not measured: 0"
+        rows[list(said["parts"]).index("workspace")][2] = "no tensor: 0"
     if "peak" in said:
         rows.append([f"peak, at {said['peak_at']}", said["peak"], units.text(said["peak"])])
     rows += [[f"{name}, in the CPU's memory", value, units.text(value)] for name, value in said.get("host", {}).items()]

@@ -1,7 +1,7 @@
 """Kernels' workspaces: memory that CUDA's allocator counts but that is no tensor of the step.
 
-Each term follows the kernel's source, under the assumptions that it names. None is measured yet, so the budget counts 0 for
-each (`COUNTED`): what a GPU shows above the budget is not explained by it.
+Each term follows the kernel's source, under the assumptions that it names, and an H200 took as much. The budget counts tensors
+alone, so 0 for each (`COUNTED`); `requested` adds them where their kernels run.
 """
 
 from functools import cache
@@ -17,8 +17,12 @@ from .registry import Formula, register
 from .symbols import A, A_kv, B, D, E, E_t, F, H, S, V, dropped, eager, half, norm_bias, queries, splits, tile, w
 from .symbols import multiprocessors as cores
 
-#: Bytes that the budget counts for each, and why.
-COUNTED, WHY = 0, "not measured: 0"
+#: Bytes that the budget counts for each, and why; and what a GPU showed (`labs/records`).
+COUNTED, WHY = 0, "no tensor: 0"
+SEEN = (
+    "Kernels of each kind were measured on an H200, under PyTorch 2.11: they took what their sources say, and cuBLASLt 1 MiB for each "
+    "thread, which PyTorch 2.13 no longer takes"
+)
 
 
 def _register(item, expr):
@@ -238,7 +242,7 @@ def _scratch(model, setup, gpu):
 
 
 def table(model: Model, setup: Setup, gpu: Gpu | None = None) -> Table:
-    """Each term: when it lives, what the budget counts, and what its source says, in bytes."""
+    """Each term: when it lives, what the budget counts, and what its source says, in bytes. The caption says what a GPU showed."""
     says = said(model, setup, gpu)
     rows = [[t.title, t.when, WHY, says[t.name.partition(".")[2]]] for t in _of(model)]
-    return Table(["what a kernel takes for itself", "while", "counted", "its source says (B)"], rows)
+    return Table(["what a kernel takes for itself", "while", "in the budget", "its source says (B)"], rows, SEEN)

@@ -8,9 +8,9 @@ from .rates import estimate
 from .recipe import Recipe
 from .recording import Progress, record
 from .records import Record, fingerprint, read
-from .several import Runs, Trainings, runs, trainings
+from .several import Runs, Trainings, runs, scripts, trainings
 
 __all__ = [
     "Configuration", "Failed", "Measurement", "Progress", "Recipe", "Record", "Runs", "Trainings", "Worker", "estimate",
-    "fingerprint", "gpt2_for", "grid", "measure", "read", "record", "runs", "trainings",
+    "fingerprint", "gpt2_for", "grid", "measure", "read", "record", "runs", "scripts", "trainings",
 ]  # fmt: skip

@@ -1,5 +1,6 @@
 """Several steps for the labs' notebooks: measured here on a GPU, or else from the record, or else a sentence that there is none."""
 
+import json
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -259,6 +260,19 @@ def _recorded(steps, records, options):
         return Runs(f"{NOT_YET}: none of these {len(steps)} steps", most)
     versions = "" if not first.versions else f", PyTorch {first.versions['torch']}, CUDA {first.versions.get('cuda')}"
     return Runs(f"Recorded on {first.device['name']}, {first.date[:10]}{versions}", most)
+
+
+def scripts(of: Runs | None = None, *, records: str | os.PathLike | None = None) -> dict[str, dict]:
+    """Name -> what is recorded of a script that a GPU ran: its exit `status`, and what it `printed`. Empty where there is no record.
+
+    Args:
+        of: only those of the GPU on which these steps were measured. records: as of `runs`; the scripts' records are in its folder `scripts`, and `tools/beside` makes them.
+    """
+    folder = next((p for p in ([records] if records else FOLDERS) if Path(p).is_dir()), None)
+    paths = sorted(Path(folder, "scripts").glob("*.jsonl")) if folder else []
+    lines = [json.loads(line) for path in paths[:1] for line in path.read_text("utf-8").splitlines()]
+    names = {m.device["name"] for m in of.measured.values()} if of else None
+    return {line["name"]: line for line in lines if names is None or (line["told"] or {}).get("device") in names}
 
 
 def _so(measurement, options):
