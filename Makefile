@@ -7,7 +7,7 @@ STAMP := $(VENV)/.installed
 HERE := $(dir $(abspath $(lastword $(MAKEFILE_LIST))))
 
 .DEFAULT_GOAL := help
-.PHONY: help install lab test test-all test-browser notebooks figures site slides handout worksheets pdf lite pages record rehearsal fuzz bench lock clean
+.PHONY: help install lab test test-all test-browser notebooks figures site slides handout worksheets pdf lite pages record rehearsal published fuzz bench lock clean
 
 help: ## list the targets
 	@echo "Every Byte: make <target>   (another Python: make PYTHON=python3.12 <target>)"
@@ -71,6 +71,9 @@ record: $(STAMP) ## measure the labs' grid on this machine's GPU into labs/recor
 
 rehearsal: $(STAMP) ## run the labs' grid on a GPU that does nothing, without one (Linux x86-64, gcc; GPU=h200)
 	$(BIN)/everybyte rehearse --set-up --grid --gpu $(or $(GPU),h200) $(REHEARSAL_FLAGS)
+
+published: $(STAMP) ## predict again what others measured and published; it goes on where it stopped (after make rehearsal)
+	$(BIN)/everybyte published $(PUBLISHED_FLAGS)
 
 fuzz: $(STAMP) ## give everything twenty thousand odd inputs: a right answer or a clear error, in six minutes
 	$(BIN)/python tools/fuzz.py $(FUZZ_FLAGS)

@@ -74,7 +74,9 @@ MAY = {
     "derivation": STATED | {"draw"},  # a formula, whoever derived it
     "deriving": COUNTED | {"dryrun", "derivation"},
     "rehearsal": COUNTED | {"lab", "evidence"},
-    "published": BUDGET | COUNTED | {"dryrun", "answers.throughput"},  # what others say, against either side
+    "published": BUDGET
+    | COUNTED
+    | {"dryrun", "rehearsal", "answers.throughput", "answers.headroom"},  # what others say, against either side
     "command": EVERYTHING | {"__init__"},
     "__init__": EVERYTHING,
 }

@@ -246,6 +246,15 @@ def _grid(options, again):
     return shelf.head | {"rehearsed": steps}, f"{shelf.path}: {steps} steps rehearsed, no GPU", 0
 
 
+def published(options):
+    from ..published.predicting import published as beside
+
+    found = beside(
+        options.only, again=options.again, workers=options.workers, scheduler=options.scheduler, say=terminal.note
+    )
+    return _said(found, found.gaps() if options.gaps else found.table(), not found.faults)
+
+
 def record(options):
     from ..lab import Failed, estimate, grid
     from ..lab import record as recorded
