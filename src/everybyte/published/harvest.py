@@ -140,8 +140,8 @@ class Record:
 
     def of(self, there: Mapping[str, Predicted]) -> int | bool | None:
         """The prediction in the record's quantity: bytes; for `fits` and `dies`, whether it comes out so. None where there is none."""
-        found = [there.get(run.key) for run in self.runs]
-        if None in found:
+        found = [there[run.key] for run in self.runs if run.key in there]
+        if len(found) < len(self.runs):
             return None
         if self.quantity in ("fits", "dies"):
             return found[0].oom == (self.quantity == "dies")

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from pathlib import Path
 from statistics import median, quantiles
 
@@ -173,9 +174,11 @@ class Beside(Shown):
     there: dict[str, Predicted | None]
     faults: list[str]
 
-    def __post_init__(self):
-        found = {key: one for key, one in self.there.items() if one is not None}
-        object.__setattr__(self, "found", {id: record.of(found) for id, record in self.records.items()})
+    @cached_property
+    def found(self) -> dict[str, int | bool | None]:
+        """A record's prediction, in its quantity."""
+        there = {key: one for key, one in self.there.items() if one is not None}
+        return {id: record.of(there) for id, record in self.records.items()}
 
     def off(self, id: str) -> float | None:
         """How far the prediction is from what was published, as a share of it; 0 where printing hides it; None where there is none."""
@@ -187,7 +190,8 @@ class Beside(Shown):
 
     def right(self, id: str) -> bool | None:
         """Of `fits` and `dies`: whether the prediction says so too. None for numbers, and where there is none."""
-        return None if self.records[id].stated else self.found[id]
+        said = self.found[id]
+        return said if isinstance(said, bool) else None
 
     def table(self) -> Table:
         """A row for each source and fidelity: how many, how far at the middle, for nine of ten, at the worst."""
@@ -215,7 +219,7 @@ class Beside(Shown):
         """Records that part by more than `least`, the furthest first: what is published, what is predicted, and why."""
         far = {id: share for id in self.records if (share := self.off(id)) is not None and abs(share) > least}
         rows = [
-            (id, r.fidelity, r.quantity, r.stated, f"{self.found[id] / r.bytes * _number(r.stated):,.2f}", f"{far[id]:+.1%}",
+            (id, r.fidelity, r.quantity, r.stated, f"{(1 + far[id]) * _number(r.stated):,.2f}", f"{far[id]:+.1%}",
              r.cause or r.differs or "not known")
             for id in sorted(far, key=lambda id: -abs(far[id])) for r in (self.records[id],)
         ]  # fmt: skip
