@@ -130,8 +130,8 @@ class Record:
     @property
     def rounding(self) -> float:
         """Bytes by which printing may have moved it: half of its last digit."""
-        match = _STATED.fullmatch(self.stated)
-        return units.UNITS[match[3]] * 10.0 ** -len((match[2] or ".")[1:]) / 2
+        number, unit = self.stated.split(" ")
+        return units.UNITS[unit] * 10.0 ** -len(number.partition(".")[2]) / 2
 
     @property
     def runs(self) -> tuple[Run, ...]:
