@@ -13,10 +13,12 @@ _FIELDS = dict.fromkeys(_WHOLE, int) | {
     "notes": list,
     "read_at": list,
     "sized_at": dict,
+    "groups": list,
     "devices": list,
     "ended": bool,
     "final": bool,
 }
+_OF_GROUP = {"ranks": int, "apart": int, "does": list}
 _OF_DEVICE = dict.fromkeys(("device", "memory", "requested", "allocated", "reserved", "segments"), int) | {
     "phases": dict
 }
@@ -49,6 +51,10 @@ def _checked(said):
     _check_fields("", said, _FIELDS)
     for line in said["read_at"]:
         _check_fields("read_at.", line if isinstance(line, dict) else {}, {"reads": int})
+    for group in said["groups"]:
+        _check_fields("groups.", group if isinstance(group, dict) else {}, _OF_GROUP)
+        if min(group["ranks"], group["apart"]) < 1:
+            raise ValueError(f"groups: {group!r:.80}; allowed: 1 or more ranks, 1 or more apart")
     for device in said["devices"]:
         _check_fields("devices.", device if isinstance(device, dict) else {}, _OF_DEVICE)
     return {"oom": None, "snapshot": None} | said

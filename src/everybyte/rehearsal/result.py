@@ -9,12 +9,12 @@ from .. import units
 from ..ask.setup import Setup
 from ..catalog import Gpu, Model
 from ..common.tables import Shown, Table, sized
-from . import reports
+from . import outside, reports
 
 #: What no rehearsal can know, said beside its numbers.
 UNKNOWN = (
     "no time means anything",
-    "what CUDA, cuBLAS and NCCL take outside PyTorch's allocator is not in these numbers",
+    "what CUDA and NCCL take outside PyTorch's allocator is not in these numbers",
     "all that is read from the GPU is 0: losses, norms, and what a script decides by them",
     "reserved is a lower bound where several streams wait for one another (FSDP, offload)",
 )
@@ -144,6 +144,7 @@ class ScriptRehearsal(Shown):
             "parts": {},
             "phases": device["phases"],
         }
+        head |= {"outside": outside.taken(self.gpu, process["groups"])}
         return head | {"oom": self.oom, "processes": self.processes, "unknown": self.unknown}
 
     @property
@@ -207,7 +208,8 @@ class ScriptRehearsal(Shown):
 
     def __str__(self):
         files = [process["snapshot"] for process in self.processes if process["snapshot"]]
-        lines = [repr(self.table()), "A rehearsal cannot know:", *(f"- {text}" for text in self.unknown)]
+        beside = outside.said(self.gpu, self._worst[0]["groups"])
+        lines = [repr(self.table()), beside, "A rehearsal cannot know:", *(f"- {text}" for text in self.unknown)]
         return "\n".join([*lines, *(f"Snapshot for PyTorch's viewer: {file}" for file in files)])
 
     def __repr__(self):

@@ -80,8 +80,6 @@ def rehearse_script(
     checks.whole("rehearse", "gpus", gpus, 1, 2**20 if alone else devices.MOST)
     checks.whole("rehearse", "steps", steps, 0, 2**31)
     checks.flag("rehearse", "padded", padded)
-    if memory is not None:
-        checks.whole("rehearse", "memory", memory, 2 * devices.CONTEXT, 2**40)
     checks.probability("rehearse", "rows", rows, one=True)
     if not command:
         raise ValueError("rehearse.command: nothing to run; allowed: everybyte rehearse -- python train.py ...")

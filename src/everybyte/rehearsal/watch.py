@@ -97,6 +97,7 @@ class _Watched:
         self.pid, self.began, self.writing = os.getpid(), time.time_ns(), threading.Lock()
         self.marks, self.best, self.phases, self.instant, self.oom = {}, {}, {}, {}, None
         self.highest, self.backward_line, self.snapshot, self.pools = {}, None, None, 0
+        self.groups = {}
         self.last_step = int(told.get(STEPS) or 0)
         others.without_cudnn(torch)
         others.normal_without_a_look(torch)
@@ -319,13 +320,16 @@ class _Watched:
     def _said(self, final):
         torch = self.torch
         used = {d: h for d, h in self.highest.items() if h["reserved"]}
+        for name, group in ranks.talked(torch).items():
+            known = self.groups.setdefault(name, group)
+            known["does"] = sorted({*known["does"], *group["does"]})
         count, size = reads.unknown()
         peaks = [peak["step"] for peak in self.instant.values() if self.steps]
         return {
             "pid": os.getpid(), "rank": self._rank(), "argv": [str(word) for word in sys.argv], "torch": torch.__version__,
             "cuda": torch.version.cuda, "steps": self.steps, "reads": count, "bytes_read": size, "read_at": self.lines.told(), "sized_at": dict(self.lines.sizes.most_common(reads.TOLD)),
             "oom": self.oom, "snapshot": self.snapshot,
-            "notes": self.notes + compiled.notes(peaks, self.pools),
+            "notes": self.notes + compiled.notes(peaks, self.pools), "groups": list(self.groups.values()),
             "ended": self.steps == self.last_step > 0, "final": final,
             "devices": [
                 {"device": d, "name": torch.cuda.get_device_name(d), "memory": torch.cuda.get_device_properties(d).total_memory,
