@@ -51,7 +51,9 @@ class Lines:
 
     def __init__(self):
         self.counts: Counter[tuple[str | None, str | None]] = Counter()
-        self.sizes: Counter[str] = Counter()  # of lines whose sizes data decide
+        self.sizes: dict[
+            tuple[str, bool], dict
+        ] = {}  # of lines whose sizes data decide: how often, and the most that was found
         self.since, self._warned = time.monotonic(), False
         self._call = ctypes.CFUNCTYPE(None)(self._read)  # kept: C has no reference of its own
         if library := stubs():
@@ -66,10 +68,18 @@ class Lines:
         """An optimizer has taken a step."""
         self.since = time.monotonic()
 
-    def sized(self) -> None:
-        """A size was decided by data."""
+    def sized(self, found: int | None, of: int | None, routed: bool) -> None:
+        """Data decided a size: so many were `found` of so many, `routed` where a router's choice said so; None where that was read."""
         line, inner = here()
-        self.sizes[inner or line or "backward"] += 1
+        empty = {"line": inner or line or "backward", "routed": routed, "times": 0, "found": found, "of": of}
+        told = self.sizes.setdefault((empty["line"], routed), empty)
+        told["times"] += 1
+        if found is not None and found >= (told["found"] or 0):
+            told["found"], told["of"] = found, of
+
+    def sized_at(self) -> list[dict]:
+        """The lines at which data decided most sizes."""
+        return sorted(self.sizes.values(), key=lambda told: -told["times"])[:TOLD]
 
     def told(self) -> list[dict]:
         """The lines with the most reads."""

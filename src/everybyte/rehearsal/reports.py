@@ -12,7 +12,7 @@ _FIELDS = dict.fromkeys(_WHOLE, int) | {
     "torch": str,
     "notes": list,
     "read_at": list,
-    "sized_at": dict,
+    "sized_at": list,
     "groups": list,
     "devices": list,
     "ended": bool,
@@ -51,6 +51,8 @@ def _checked(said):
     _check_fields("", said, _FIELDS)
     for line in said["read_at"]:
         _check_fields("read_at.", line if isinstance(line, dict) else {}, {"reads": int})
+    for line in said["sized_at"]:
+        _check_fields("sized_at.", line if isinstance(line, dict) else {}, {"line": str, "routed": bool, "times": int})
     for group in said["groups"]:
         _check_fields("groups.", group if isinstance(group, dict) else {}, _OF_GROUP)
         if min(group["ranks"], group["apart"]) < 1:

@@ -108,7 +108,8 @@ class ScriptRehearsal(Shown):
         processes: the report of each process that used a GPU: `rank`, `steps`, `devices` (each with `requested`, `allocated`,
             `reserved`, `segments`, `phases` and `peak`: `at`, `line`, what it `held`), `oom`, `reads`, `snapshot`, and `final`,
             whether it was written at the end: a killed process leaves the report of its last optimizer step.
-        faults: in words, the reports that could not be read. rows: the share of the rows that masks found.
+        faults: in words, the reports that could not be read. rows: the share of the rows that masks found. routing: where routers sent
+            tokens.
     """
 
     command: Sequence[str]
@@ -118,6 +119,7 @@ class ScriptRehearsal(Shown):
     processes: list[dict]
     faults: Sequence[str] = ()
     rows: float = 1.0
+    routing: str = "balanced"
 
     @property
     def peak(self) -> int:
@@ -177,10 +179,34 @@ class ScriptRehearsal(Shown):
     @property
     def _sized_at(self):
         """Where data decided a size, in words."""
-        lines = sum((Counter(process["sized_at"]) for process in self.processes), Counter())
         took = {0: "no rows", 1: "all rows"}.get(self.rows, f"{self.rows:.0%} of the rows")
         more = ": a GPU finds more, or fewer" if self.rows < 1 else ": a GPU finds no more, and --rows SHARE fewer"
-        return [f"masks found {took} where data decide, at {_listed(lines)}{more}"] if lines else []
+        masks, routed = self._sizes(routed=False), self._sizes(routed=True)
+        sent = {"balanced": "as many tokens to each expert", "worst": "all tokens to the first experts"}[self.routing]
+        other = "worst" if self.routing == "balanced" else "balanced"
+        return [
+            *([f"masks found {took} where data decide, at {masks}{more}"] if masks else []),
+            *(
+                [f"routers sent {sent}, which decides sizes at {routed}: --routing {other} for the other"]
+                if routed
+                else []
+            ),
+        ]
+
+    def _sizes(self, routed):
+        """Lines at which data decided sizes, with the most that was found there; by what a router chose, or without it."""
+        found = {}
+        for said in (said for process in self.processes for said in process["sized_at"] if said["routed"] == routed):
+            times, most, of = found.get(said["line"], (0, -1, None))
+            most, of = max(
+                (most, of), (said["found"] if said["found"] is not None else -1, said["of"]), key=lambda pair: pair[0]
+            )
+            found[said["line"]] = times + said["times"], most, of
+        ordered = sorted(found.items(), key=lambda item: (not item[1][2], -item[1][0]))[:4]
+        counts = (
+            f"{_near(line)} ({_times(n)}{f', {most:,} of {of:,}' if of else ''})" for line, (n, most, of) in ordered
+        )
+        return ", ".join(counts)
 
     def table(self) -> Table:
         """The worst device of the worst process: its peaks, where the script was, and what lived then."""

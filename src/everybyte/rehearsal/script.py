@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from ..common import checks, children
-from . import compiled, devices, history, place, reports, watch
+from . import compiled, devices, history, place, reports, sizes, watch
 from .result import ScriptRehearsal
 
 PACKAGE = Path(__file__).resolve().parents[1]
@@ -55,6 +55,7 @@ def rehearse_script(
     steps: int = STEPS,
     memory: int | None = None,
     rows: float = 1.0,
+    routing: str = "balanced",
     padded: bool = False,
     snapshot: str | os.PathLike | None = None,
     folder: str | os.PathLike | None = None,
@@ -70,6 +71,8 @@ def rehearse_script(
         memory: bytes of each GPU, in place of the catalog's.
         rows: the share of the rows that `x[mask]`, `nonzero` and their like find: data decide it, and there are
             none; by default all, the most that they can.
+        routing: where a mixture's router sends tokens, which data decide too: `balanced`, as many to each expert, or `worst`, each
+            token to the first experts.
         padded: whether compiled code pads matrices wherever Inductor times whether to: a GPU may choose either.
         snapshot: a file for the allocator's history at the peak, in the format of PyTorch's viewer.
         folder: of the environment. quiet: send the script's output to standard error.
@@ -81,6 +84,7 @@ def rehearse_script(
     checks.whole("rehearse", "steps", steps, 0, 2**31)
     checks.flag("rehearse", "padded", padded)
     checks.probability("rehearse", "rows", rows, one=True)
+    checks.one_of("rehearse", "routing", routing, sizes.ROUTINGS)
     if not command:
         raise ValueError("rehearse.command: nothing to run; allowed: everybyte rehearse -- python train.py ...")
     where = place.find(folder)
@@ -88,6 +92,7 @@ def rehearse_script(
     variables = devices.environment(found, 1 if alone else gpus, memory) | {
         watch.STEPS: str(steps),
         watch.ROWS: str(rows),
+        watch.ROUTING: routing,
     }
     if padded:
         variables[compiled.PADDED] = "1"
@@ -122,6 +127,7 @@ def rehearse_script(
                 processes=processes,
                 faults=faults,
                 rows=rows,
+                routing=routing,
             )
 
         try:
