@@ -83,6 +83,7 @@ def settled() -> None:
     for group in list(c10d._world.pg_map) if c10d else ():
         for device in group._device_types:
             if device.type == "cuda" and group._get_backend(device).name() == "nccl":
+                reads.catch_up()
                 group._wait_for_pending_works()
 
 

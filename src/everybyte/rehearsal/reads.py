@@ -33,6 +33,17 @@ def unknown() -> tuple[int, int]:
     return library.rehearsal_unknown_reads(ctypes.byref(size)), size.value
 
 
+def stream_differences() -> int:
+    """How often it was asked whether a stream has come so far, of which a GPU that is slow would have said no."""
+    return stubs().rehearsal_stream_differences() if stubs() else 0
+
+
+def catch_up() -> None:
+    """Let all that the GPU was given be done."""
+    if library := stubs():
+        library.rehearsal_catch_up()
+
+
 def knows(address: int, size: int) -> bool:
     """Whether the content of an address of the GPU is known: it was sent there, and not written since."""
     library = stubs()

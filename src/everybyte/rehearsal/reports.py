@@ -6,7 +6,7 @@ from pathlib import Path
 
 from ..common import children, files
 
-_WHOLE = ("pid", "rank", "steps", "reads", "bytes_read")
+_WHOLE = ("pid", "rank", "steps", "reads", "bytes_read", "streams")
 #: Field of a report -> its type; field of one of its devices -> its type.
 _FIELDS = dict.fromkeys(_WHOLE, int) | {
     "torch": str,

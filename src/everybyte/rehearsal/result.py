@@ -16,7 +16,6 @@ UNKNOWN = (
     "no time means anything",
     "what CUDA and NCCL take outside PyTorch's allocator is not in these numbers",
     "all that is read from the GPU is 0: losses, norms, and what a script decides by them",
-    "reserved is a lower bound where several streams wait for one another (FSDP, offload)",
 )
 
 
@@ -109,7 +108,8 @@ class ScriptRehearsal(Shown):
             `reserved`, `segments`, `phases` and `peak`: `at`, `line`, what it `held`), `oom`, `reads`, `snapshot`, and `final`,
             whether it was written at the end: a killed process leaves the report of its last optimizer step.
         faults: in words, the reports that could not be read. rows: the share of the rows that masks found. routing: where routers sent
-            tokens.
+            tokens. streams: whether the GPU was done at once, `early`, or not before somebody waited, `late`; then `early` may have the
+            other one.
     """
 
     command: Sequence[str]
@@ -120,6 +120,8 @@ class ScriptRehearsal(Shown):
     faults: Sequence[str] = ()
     rows: float = 1.0
     routing: str = "balanced"
+    streams: str = "early"
+    early: "ScriptRehearsal | None" = None
 
     @property
     def peak(self) -> int:
@@ -130,6 +132,17 @@ class ScriptRehearsal(Shown):
     def oom(self) -> bool:
         """Whether a process ran out of memory."""
         return any(process["oom"] for process in self.processes)
+
+    @property
+    def streams_differ(self) -> bool:
+        """Whether a GPU that is slow, or fast, may have answered otherwise, so that `reserved` may be another."""
+        return any(process["streams"] for process in self.processes)
+
+    @property
+    def reserved(self) -> tuple[int, int]:
+        """The least and the most reserved on the device that needs the most: equal where it was rehearsed in one way."""
+        both = self._worst[1]["reserved"], (self.early or self)._worst[1]["reserved"]
+        return min(both), max(both)
 
     @property
     def _worst(self):
@@ -145,6 +158,7 @@ class ScriptRehearsal(Shown):
             "peak_at": (device["peak"] or {}).get("at"),
             "parts": {},
             "phases": device["phases"],
+            "reserved": self.reserved,
         }
         head |= {"outside": outside.taken(self.gpu, process["groups"])}
         return head | {"oom": self.oom, "processes": self.processes, "unknown": self.unknown}
@@ -162,9 +176,22 @@ class ScriptRehearsal(Shown):
                 if reads
                 else []
             ),
+            *self._waiting,
             *self._sized_at,
             *notes,
             *self.faults,
+        ]
+
+    @property
+    def _waiting(self):
+        """What was taken of streams, where it matters."""
+        if self.early or not self.streams_differ:
+            return []
+        done, end, other = (
+            ("at once", "least", "late") if self.streams == "early" else ("when waited for", "most", "early")
+        )
+        return [
+            f"streams wait for one another, and all was done {done}: reserved is the {end}, --streams {other} for the other end"
         ]
 
     @property
@@ -218,6 +245,11 @@ class ScriptRehearsal(Shown):
             (f"requested: the peak{_at(peak.get('at'))}", device["requested"], _place(peak)),
             sized("allocated: in the blocks that were found", device["allocated"]),
             (f"reserved: {segments}", device["reserved"], room),
+            *(
+                [sized("reserved at least: what streams wait for is done at once", self.reserved[0])]
+                if self.early
+                else []
+            ),
             *(sized(f"requested {name.replace('_', ' ')}", size) for name, size in phases.items()),
         ]
         if oom := process["oom"]:

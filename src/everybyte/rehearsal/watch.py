@@ -330,7 +330,7 @@ class _Watched:
         peaks = [peak["step"] for peak in self.instant.values() if self.steps]
         return {
             "pid": os.getpid(), "rank": self._rank(), "argv": [str(word) for word in sys.argv], "torch": torch.__version__,
-            "cuda": torch.version.cuda, "steps": self.steps, "reads": count, "bytes_read": size, "read_at": self.lines.told(), "sized_at": self.lines.sized_at(),
+            "cuda": torch.version.cuda, "steps": self.steps, "reads": count, "bytes_read": size, "streams": reads.stream_differences(), "read_at": self.lines.told(), "sized_at": self.lines.sized_at(),
             "oom": self.oom, "snapshot": self.snapshot,
             "notes": self.notes + compiled.notes(peaks, self.pools), "groups": list(self.groups.values()),
             "ended": self.steps == self.last_step > 0, "final": final,
