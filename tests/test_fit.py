@@ -9,11 +9,12 @@ from hypothesis import strategies as st
 
 import everybyte as eb
 from everybyte import units
-from everybyte.answers.communicators import NEAR, Communicator, communicators
+from everybyte.answers.communicators import communicators
 from everybyte.answers.fit import fit
 from everybyte.answers.headroom import ROUNDING, Headroom
 from everybyte.answers.plan import plan
 from everybyte.ask.choices import ATTENTIONS, CHECKPOINTINGS, COMMON_OPTIMIZERS, OPTIMIZER_IMPLS, PRECISIONS
+from everybyte.catalog.outside import NEAR, Communicator
 from everybyte.command import main
 from everybyte.common.search import fewest, most
 

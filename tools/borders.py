@@ -12,13 +12,14 @@ from dataclasses import replace
 
 import everybyte as eb
 from everybyte.answers.headroom import EXPANDABLE
+from everybyte.catalog.outside import context
 from everybyte.rehearsal import devices, place, steps
 from everybyte.units import UNITS
 
 GIB = UNITS["GiB"]
 GPUS = ("h200", "a100-80gb", "rtx-4090")
-#: What a rehearsal keeps outside the allocator; NCCL's buffers are not among it.
-KEPT = eb.Headroom(driver=0, context=devices.CONTEXT, nccl=0)
+#: Outside the allocator a rehearsal keeps the context free, as `eb.fit` does; nothing of the driver's, and no buffers of NCCL's.
+KEPT = eb.Headroom(driver=0, nccl=0)
 
 
 def drawn(seed: int):
@@ -39,8 +40,9 @@ def drawn(seed: int):
             changes["offload"] = "cpu"
     setup = eb.Setup(sequence=draw.choice([256, 512, 1000, 1024]), **changes)
     least = eb.budget(model, setup.replace(batch=1)).peak
-    memory = round((least + draw.uniform(0.5, 10) * GIB + KEPT.context) / 2**21) * 2**21
-    return model, setup, replace(eb.gpu(draw.choice(GPUS)), memory=memory, memory_source="reported")
+    room = round((least + draw.uniform(0.5, 10) * GIB) / 2**21) * 2**21
+    card = eb.gpu(draw.choice(GPUS))
+    return model, setup, replace(card, memory=room + context(card).most, memory_source="reported")
 
 
 def border(seed: int):

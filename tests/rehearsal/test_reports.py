@@ -8,7 +8,7 @@ import pytest
 from everybyte.rehearsal import reports
 
 SAID = {
-    "pid": 1, "rank": 0, "steps": 3, "reads": 0, "bytes_read": 0, "read_at": [], "sized_at": {}, "torch": "2", "notes": [], "ended": False, "final": True,
+    "pid": 1, "rank": 0, "steps": 3, "reads": 0, "bytes_read": 0, "read_at": [], "streams": 0, "sized_at": [], "groups": [], "torch": "2", "notes": [], "ended": False, "final": True,
     "devices": [{"device": 0, "memory": 9, "requested": 1, "allocated": 1, "reserved": 1, "segments": 1, "phases": {}}],
 }  # fmt: skip
 
@@ -27,7 +27,8 @@ def test_what_is_written_again_stands_in_place_of_what_stood(tmp_path):
     [
         ("[]", "a list; allowed: an object"), ('{"pid": 1', "delimiter"), ("", "Expecting value"), ("[" * 100_000, "within one another"),
         ("\udcff", "can't decode"), ("{}", "pid: None; allowed: int"), (json.dumps(SAID | {"steps": True}), "steps: True; allowed: int"),
-        (json.dumps(SAID | {"devices": [5]}), "devices.device: None; allowed: int"), ("9" * 5000, "integer"),
+        (json.dumps(SAID | {"devices": [5]}), "devices.device: None; allowed: int"),
+        (json.dumps(SAID | {"groups": [{"ranks": 2, "apart": 0, "does": []}]}), "allowed: 1 or more ranks"), ("9" * 5000, "integer"),
     ],
 )  # fmt: skip
 def test_what_is_no_report_is_said_and_the_others_are_read(tmp_path, text, why):

@@ -13,10 +13,10 @@ import pytest
 
 import everybyte as eb
 from everybyte.answers.comparison import rehearsed
+from everybyte.catalog.outside import context
 from everybyte.formulas.workspaces import requested
 from everybyte.lab import Configuration, Worker, fingerprint, gpt2_for, grid
 from everybyte.rehearsal import read, shelf, shipped, steps
-from everybyte.rehearsal.devices import CONTEXT
 
 FOLDER = Path(__file__).resolve().parents[2] / "labs" / "rehearsals"
 #: cuBLAS's workspaces, forward's thread's and backward's (PyTorch 2.13, aten/src/ATen/cuda/CublasHandlePool.cpp).
@@ -109,7 +109,7 @@ def test_what_did_not_fit_could_not_fit(name):
     found, gpu = there(name).found, eb.gpu(name)
     out = [(model, setup) for (model, setup), rehearsal in found.items() if rehearsal.oom]
     for model, setup in out:
-        assert 1.2 * (eb.budget(model, setup).peak + WORKSPACES[name]) > gpu.memory - CONTEXT
+        assert 1.2 * (eb.budget(model, setup).peak + WORKSPACES[name]) > gpu.memory - context(gpu).most
     assert bool(out) == (gpu.memory < 80 * 10**9 or name == "a100-80gb")
 
 

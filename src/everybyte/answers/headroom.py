@@ -9,6 +9,7 @@ from ..ask.choices import EVERY_PRECISION, PrecisionName
 from ..ask.setup import Setup
 from ..catalog import Gpu, gpu
 from ..catalog.gpus import RATES
+from ..catalog.outside import context
 from ..common import checks
 from ..common.tables import Table
 from ..rules import GPU, check
@@ -17,8 +18,6 @@ from .communicators import communicators
 _MIB = units.UNITS["MiB"]
 #: Term -> its reason, and the source of its default.
 _SAID = tomllib.loads(resources.files(__package__).joinpath("headroom.toml").read_text(encoding="utf-8"))
-#: GPUs whose context is known: by name.
-_CONTEXTS = _SAID.pop("contexts")
 #: CUDA's allocator rounds each tensor up to a multiple of so many bytes.
 ROUNDING = 512
 #: How whoever fills a GPU to its end should set the allocator. Where nobody says how it is set, it is simulated as PyTorch has it, ""; and
@@ -91,9 +90,10 @@ class Headroom:
 
 
 def _defaults(gpu, setup):
+    read = context(gpu)
     found = {
         "driver": Term("driver", 0 if gpu.memory_source == "reported" else 441 * _MIB, **_SAID["driver"]),
-        "context": _context(gpu),
+        "context": Term("context", read.most, _SAID["context"]["reason"], read.source),
         "workspace": Term("workspace", 2 * gpu.cublas_workspace, **_SAID["workspace"]),
         "fragmentation": Term("fragmentation", 22 * _MIB, **_SAID["fragmentation"]),
     }
@@ -102,14 +102,6 @@ def _defaults(gpu, setup):
     reason = f"{_SAID['nccl']['reason']}: {named}" if talking else "no other GPU"
     found["nccl"] = Term("nccl", sum(one.bytes(gpu) for one in talking), reason, _SAID["nccl"]["source"])
     return found | {"other": Term("other", 0, **_SAID["other"])}
-
-
-def _context(gpu):
-    """A GPU's own, where out-of-memory messages tell it; else the largest of three readings of any."""
-    for said in _CONTEXTS:
-        if gpu.name in said["gpus"]:
-            return Term("context", said["mib"] * _MIB, _SAID["context"]["reason"], said["source"])
-    return Term("context", 616 * _MIB, **_SAID["context"])
 
 
 def left(free: int) -> tuple[str, int]:

@@ -219,7 +219,7 @@ def rehearse(options):
         return _grid(options, again)
     found = rehearsal.rehearse_script(
         options.script, options.gpu, gpus=options.gpus, alone=options.alone, steps=options.steps,
-        memory=given.size("--memory", options.memory), rows=_share(options.rows), padded=options.padded, snapshot=options.snapshot, quiet=options.json,
+        memory=given.size("--memory", options.memory), rows=_share(options.rows), routing=options.routing, streams=options.streams, padded=options.padded, snapshot=options.snapshot, quiet=options.json,
     )  # fmt: skip
     return found.as_dict(), found, 128 - found.status if found.status < 0 else found.status  # of a signal, a shell's
 

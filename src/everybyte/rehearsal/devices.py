@@ -1,15 +1,14 @@
 """The GPU that a rehearsal pretends: one of the catalog's, described to the stubs by environment variables."""
 
 from ..catalog import Gpu, gpu
+from ..catalog.outside import context
+from ..common import checks
 from ..lab.devices import REHEARSED
-from ..units import UNITS
 
 #: The beginning and the end of a device's name in a rehearsal, so that nobody takes it for a real GPU.
 BEGINS, ENDS = REHEARSED, " (no GPU)"
 #: Set in every process of a rehearsal.
 MARK = "EVERYBYTE_REHEARSAL"
-#: Bytes of a CUDA context, before anything is allocated: a guess, as no stub can know them.
-CONTEXT = UNITS["MiB"] * 512
 #: The most devices of one process.
 MOST = 16
 
@@ -43,11 +42,23 @@ def title(gpu: Gpu) -> str:
 
 
 def environment(gpu: Gpu, count: int = 1, memory: int | None = None) -> dict[str, str]:
-    """The environment variables that describe `count` such GPUs to the stubs. `memory`: bytes in place of the catalog's."""
+    """The environment variables that describe `count` such GPUs to the stubs.
+
+    Before anything is allocated, the largest CUDA context that was read on such a GPU is gone, as `eb.fit` keeps it free.
+
+    Args:
+        memory: bytes in place of the catalog's.
+
+    Raises:
+        ValueError: where it is less than that context, or more than 1 TiB.
+    """
+    kept = context(gpu).most
+    if memory is not None:
+        checks.whole("rehearse", "memory", memory, kept, 2**40)
     said = {
         "NAME": title(gpu),
         "MEMORY": memory or gpu.memory,
-        "CONTEXT": CONTEXT,
+        "CONTEXT": kept,
         "CAPABILITY": number(gpu),
         "MULTIPROCESSORS": gpu.multiprocessors,
         "SHARED": gpu.shared_memory,

@@ -62,10 +62,10 @@ def inner(frames: list[dict] | None) -> str | None:
     """The innermost line that is neither PyTorch's nor Python's, as file:line function; None where it is the script's own."""
     for frame in frames or ():
         if _TORCH.search(frame["filename"]) or re.search(
-            rf"/lib(64)?/python3[.\d]*/(?!site-packages)|^<|/{INDUCTOR}/", frame["filename"]
+            rf"/lib(64)?/python3[.\d]*/(?!site-packages)|^<|/everybyte/rehearsal/|/{INDUCTOR}/", frame["filename"]
         ):
             continue
-        if not _NOT_A_SCRIPT.search(frame["filename"]) or "/everybyte/rehearsal/" in frame["filename"]:
+        if not _NOT_A_SCRIPT.search(frame["filename"]):
             return None
         short = re.sub(r"^.*/(?:site|dist)-packages/", "", frame["filename"])
         return f"{short}:{frame['line']} {frame['name']}"
@@ -74,7 +74,7 @@ def inner(frames: list[dict] | None) -> str | None:
 
 def call(frames: list[dict] | None) -> str | None:
     """The innermost function of PyTorch, by name; None where the innermost frame is neither PyTorch's nor Inductor's code."""
-    first = next((f for f in frames or () if not f["filename"].startswith("<")), None)
+    first = next((f for f in frames or () if not re.search("^<|/everybyte/rehearsal/", f["filename"])), None)
     if first and f"/{INDUCTOR}/" in first["filename"]:
         return "compiled code"
     return first["name"] if first and _TORCH.search(first["filename"]) else None

@@ -3,7 +3,6 @@
 import warnings
 from collections.abc import Callable
 from contextlib import contextmanager
-from math import ceil
 
 
 def one_sequence_a_row(masks) -> str:
@@ -106,37 +105,3 @@ def normal_without_a_look(torch) -> None:
         return torch.empty(shape, dtype=std.dtype, device=std.device).normal_(**more).mul_(std).add_(mean)
 
     torch.normal = normal
-
-
-def rows(torch, share: float, seen: Callable[[], None]) -> object:
-    """Let `x[mask]`, `nonzero`, `masked_select` and `where(mask)` find a share of the rows that they look at; and masks that are brought
-    to the CPU say the same, evenly spread.
-
-    Args:
-        seen: called each time.
-
-    Returns:
-        What keeps it so, as long as it lives.
-    """
-
-    def nonzero(self):
-        seen()
-        found = ceil(share * self.numel())
-        return torch.empty((self.dim(), found), dtype=torch.int64, device=self.device).t()
-
-    def brought(original):
-        def bring(self, *args, **kwargs):
-            found = original(self, *args, **kwargs)
-            if self.dtype == torch.bool and self.is_cuda and not found.is_cuda and self.numel() > 1:
-                seen()
-                every = torch.arange(self.numel() + 1).mul(share).ceil().diff() > 0
-                found.copy_(every.view(found.shape))
-            return found
-
-        return bring
-
-    torch.Tensor.cpu = brought(torch.Tensor.cpu)
-    library = torch.library.Library("aten", "IMPL")
-    with silent():
-        library.impl("nonzero", nonzero, "CUDA", allow_override=True)
-    return library

@@ -1,5 +1,6 @@
 """Ranks in a rehearsal, whose collectives move nothing: several processes, or one that is alone among many."""
 
+import json
 import re
 import sys
 from collections import Counter
@@ -82,7 +83,28 @@ def settled() -> None:
     for group in list(c10d._world.pg_map) if c10d else ():
         for device in group._device_types:
             if device.type == "cuda" and group._get_backend(device).name() == "nccl":
+                reads.catch_up()
                 group._wait_for_pending_works()
+
+
+def talked(torch) -> dict[str, dict]:
+    """Group -> how many `ranks` it has, how far `apart` its neighbors are, and what it `does`: `sum`, `exchange` or `neighbors`, the kinds
+    of a `Communicator`. Of those that have communicated, as PyTorch's flight recorder tells it: its last 2,000 operations.
+    """
+    tell = getattr(getattr(torch._C, "_distributed_c10d", None), "_dump_nccl_trace_json", None)
+    told = json.loads(tell(includeCollectives=True, onlyActive=False)) if tell else {}
+    groups = {name: json.loads(group["ranks"]) for name, group in told.get("pg_config", {}).items()}
+    found = {}
+    for event in told.get("entries", ()):
+        name, what = event["process_group"][0], event["profiling_name"].removeprefix("nccl:").lower()
+        if not (ranks := groups.get(name)) or what.startswith("coalesced"):  # what was put together stands beside it
+            continue
+        kind = (
+            "exchange" if what.startswith("all_to_all") else "neighbors" if what.startswith(("send", "recv")) else "sum"
+        )
+        apart = abs(ranks[1] - ranks[0]) if len(ranks) > 1 else 1
+        found.setdefault(name, {"ranks": len(ranks), "apart": apart, "does": set()})["does"].add(kind)
+    return {name: group | {"does": sorted(group["does"])} for name, group in found.items()}
 
 
 def alone(torch, ranks: int) -> None:

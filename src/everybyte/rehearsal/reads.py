@@ -33,6 +33,17 @@ def unknown() -> tuple[int, int]:
     return library.rehearsal_unknown_reads(ctypes.byref(size)), size.value
 
 
+def stream_differences() -> int:
+    """How often it was asked whether a stream has come so far, of which a GPU that is slow would have said no."""
+    return stubs().rehearsal_stream_differences() if stubs() else 0
+
+
+def catch_up() -> None:
+    """Let all that the GPU was given be done."""
+    if library := stubs():
+        library.rehearsal_catch_up()
+
+
 def knows(address: int, size: int) -> bool:
     """Whether the content of an address of the GPU is known: it was sent there, and not written since."""
     library = stubs()
@@ -51,7 +62,9 @@ class Lines:
 
     def __init__(self):
         self.counts: Counter[tuple[str | None, str | None]] = Counter()
-        self.sizes: Counter[str] = Counter()  # of lines whose sizes data decide
+        self.sizes: dict[
+            tuple[str, bool], dict
+        ] = {}  # of lines whose sizes data decide: how often, and the most that was found
         self.since, self._warned = time.monotonic(), False
         self._call = ctypes.CFUNCTYPE(None)(self._read)  # kept: C has no reference of its own
         if library := stubs():
@@ -66,10 +79,18 @@ class Lines:
         """An optimizer has taken a step."""
         self.since = time.monotonic()
 
-    def sized(self) -> None:
-        """A size was decided by data."""
+    def sized(self, found: int | None, of: int | None, routed: bool) -> None:
+        """Data decided a size: so many were `found` of so many, `routed` where a router's choice said so; None where that was read."""
         line, inner = here()
-        self.sizes[inner or line or "backward"] += 1
+        empty = {"line": inner or line or "backward", "routed": routed, "times": 0, "found": found, "of": of}
+        told = self.sizes.setdefault((empty["line"], routed), empty)
+        told["times"] += 1
+        if found is not None and found >= (told["found"] or 0):
+            told["found"], told["of"] = found, of
+
+    def sized_at(self) -> list[dict]:
+        """The lines at which data decided most sizes."""
+        return sorted(self.sizes.values(), key=lambda told: -told["times"])[:TOLD]
 
     def told(self) -> list[dict]:
         """The lines with the most reads."""

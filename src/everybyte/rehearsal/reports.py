@@ -6,17 +6,19 @@ from pathlib import Path
 
 from ..common import children, files
 
-_WHOLE = ("pid", "rank", "steps", "reads", "bytes_read")
+_WHOLE = ("pid", "rank", "steps", "reads", "bytes_read", "streams")
 #: Field of a report -> its type; field of one of its devices -> its type.
 _FIELDS = dict.fromkeys(_WHOLE, int) | {
     "torch": str,
     "notes": list,
     "read_at": list,
-    "sized_at": dict,
+    "sized_at": list,
+    "groups": list,
     "devices": list,
     "ended": bool,
     "final": bool,
 }
+_OF_GROUP = {"ranks": int, "apart": int, "does": list}
 _OF_DEVICE = dict.fromkeys(("device", "memory", "requested", "allocated", "reserved", "segments"), int) | {
     "phases": dict
 }
@@ -49,6 +51,12 @@ def _checked(said):
     _check_fields("", said, _FIELDS)
     for line in said["read_at"]:
         _check_fields("read_at.", line if isinstance(line, dict) else {}, {"reads": int})
+    for line in said["sized_at"]:
+        _check_fields("sized_at.", line if isinstance(line, dict) else {}, {"line": str, "routed": bool, "times": int})
+    for group in said["groups"]:
+        _check_fields("groups.", group if isinstance(group, dict) else {}, _OF_GROUP)
+        if min(group["ranks"], group["apart"]) < 1:
+            raise ValueError(f"groups: {group!r:.80}; allowed: 1 or more ranks, 1 or more apart")
     for device in said["devices"]:
         _check_fields("devices.", device if isinstance(device, dict) else {}, _OF_DEVICE)
     return {"oom": None, "snapshot": None} | said

@@ -9,14 +9,13 @@ from .. import units
 from ..ask.setup import Setup
 from ..catalog import Gpu, Model
 from ..common.tables import Shown, Table, sized
-from . import reports
+from . import outside, reports
 
 #: What no rehearsal can know, said beside its numbers.
 UNKNOWN = (
     "no time means anything",
-    "what CUDA, cuBLAS and NCCL take outside PyTorch's allocator is not in these numbers",
+    "what CUDA and NCCL take outside PyTorch's allocator is not in these numbers",
     "all that is read from the GPU is 0: losses, norms, and what a script decides by them",
-    "reserved is a lower bound where several streams wait for one another (FSDP, offload)",
 )
 
 
@@ -108,7 +107,9 @@ class ScriptRehearsal(Shown):
         processes: the report of each process that used a GPU: `rank`, `steps`, `devices` (each with `requested`, `allocated`,
             `reserved`, `segments`, `phases` and `peak`: `at`, `line`, what it `held`), `oom`, `reads`, `snapshot`, and `final`,
             whether it was written at the end: a killed process leaves the report of its last optimizer step.
-        faults: in words, the reports that could not be read. rows: the share of the rows that masks found.
+        faults: in words, the reports that could not be read. rows: the share of the rows that masks found. routing: where routers sent
+            tokens. streams: whether the GPU was done at once, `early`, or not before somebody waited, `late`; then `early` may have the
+            other one.
     """
 
     command: Sequence[str]
@@ -118,6 +119,9 @@ class ScriptRehearsal(Shown):
     processes: list[dict]
     faults: Sequence[str] = ()
     rows: float = 1.0
+    routing: str = "balanced"
+    streams: str = "early"
+    early: "ScriptRehearsal | None" = None
 
     @property
     def peak(self) -> int:
@@ -128,6 +132,17 @@ class ScriptRehearsal(Shown):
     def oom(self) -> bool:
         """Whether a process ran out of memory."""
         return any(process["oom"] for process in self.processes)
+
+    @property
+    def streams_differ(self) -> bool:
+        """Whether a GPU that is slow, or fast, may have answered otherwise, so that `reserved` may be another."""
+        return any(process["streams"] for process in self.processes)
+
+    @property
+    def reserved(self) -> tuple[int, int]:
+        """The least and the most reserved on the device that needs the most: equal where it was rehearsed in one way."""
+        both = self._worst[1]["reserved"], (self.early or self)._worst[1]["reserved"]
+        return min(both), max(both)
 
     @property
     def _worst(self):
@@ -143,7 +158,9 @@ class ScriptRehearsal(Shown):
             "peak_at": (device["peak"] or {}).get("at"),
             "parts": {},
             "phases": device["phases"],
+            "reserved": self.reserved,
         }
+        head |= {"outside": outside.taken(self.gpu, process["groups"])}
         return head | {"oom": self.oom, "processes": self.processes, "unknown": self.unknown}
 
     @property
@@ -159,9 +176,22 @@ class ScriptRehearsal(Shown):
                 if reads
                 else []
             ),
+            *self._waiting,
             *self._sized_at,
             *notes,
             *self.faults,
+        ]
+
+    @property
+    def _waiting(self):
+        """What was taken of streams, where it matters."""
+        if self.early or not self.streams_differ:
+            return []
+        done, end, other = (
+            ("at once", "least", "late") if self.streams == "early" else ("when waited for", "most", "early")
+        )
+        return [
+            f"streams wait for one another, and all was done {done}: reserved is the {end}, --streams {other} for the other end"
         ]
 
     @property
@@ -176,10 +206,34 @@ class ScriptRehearsal(Shown):
     @property
     def _sized_at(self):
         """Where data decided a size, in words."""
-        lines = sum((Counter(process["sized_at"]) for process in self.processes), Counter())
         took = {0: "no rows", 1: "all rows"}.get(self.rows, f"{self.rows:.0%} of the rows")
         more = ": a GPU finds more, or fewer" if self.rows < 1 else ": a GPU finds no more, and --rows SHARE fewer"
-        return [f"masks found {took} where data decide, at {_listed(lines)}{more}"] if lines else []
+        masks, routed = self._sizes(routed=False), self._sizes(routed=True)
+        sent = {"balanced": "as many tokens to each expert", "worst": "all tokens to the first experts"}[self.routing]
+        other = "worst" if self.routing == "balanced" else "balanced"
+        return [
+            *([f"masks found {took} where data decide, at {masks}{more}"] if masks else []),
+            *(
+                [f"routers sent {sent}, which decides sizes at {routed}: --routing {other} for the other"]
+                if routed
+                else []
+            ),
+        ]
+
+    def _sizes(self, routed):
+        """Lines at which data decided sizes, with the most that was found there; by what a router chose, or without it."""
+        found = {}
+        for said in (said for process in self.processes for said in process["sized_at"] if said["routed"] == routed):
+            times, most, of = found.get(said["line"], (0, -1, None))
+            most, of = max(
+                (most, of), (said["found"] if said["found"] is not None else -1, said["of"]), key=lambda pair: pair[0]
+            )
+            found[said["line"]] = times + said["times"], most, of
+        ordered = sorted(found.items(), key=lambda item: (not item[1][2], -item[1][0]))[:4]
+        counts = (
+            f"{_near(line)} ({_times(n)}{f', {most:,} of {of:,}' if of else ''})" for line, (n, most, of) in ordered
+        )
+        return ", ".join(counts)
 
     def table(self) -> Table:
         """The worst device of the worst process: its peaks, where the script was, and what lived then."""
@@ -191,6 +245,11 @@ class ScriptRehearsal(Shown):
             (f"requested: the peak{_at(peak.get('at'))}", device["requested"], _place(peak)),
             sized("allocated: in the blocks that were found", device["allocated"]),
             (f"reserved: {segments}", device["reserved"], room),
+            *(
+                [sized("reserved at least: what streams wait for is done at once", self.reserved[0])]
+                if self.early
+                else []
+            ),
             *(sized(f"requested {name.replace('_', ' ')}", size) for name, size in phases.items()),
         ]
         if oom := process["oom"]:
@@ -207,7 +266,8 @@ class ScriptRehearsal(Shown):
 
     def __str__(self):
         files = [process["snapshot"] for process in self.processes if process["snapshot"]]
-        lines = [repr(self.table()), "A rehearsal cannot know:", *(f"- {text}" for text in self.unknown)]
+        beside = outside.said(self.gpu, self._worst[0]["groups"])
+        lines = [repr(self.table()), beside, "A rehearsal cannot know:", *(f"- {text}" for text in self.unknown)]
         return "\n".join([*lines, *(f"Snapshot for PyTorch's viewer: {file}" for file in files)])
 
     def __repr__(self):

@@ -8,16 +8,18 @@ import tempfile
 import time
 from collections.abc import Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 
 from ..common import checks, children
-from . import compiled, devices, history, place, reports, watch
+from . import compiled, devices, history, place, reports, sizes, watch
 from .result import ScriptRehearsal
 
 PACKAGE = Path(__file__).resolve().parents[1]
 INSIDE = Path(__file__).resolve().parent / "inside" / "sitecustomize.py"
 #: Default number of optimizer steps after which a script is ended: by then its peak has been reached.
 STEPS = 5
+STREAMS = ("early", "late", "both")
 #: Seconds that a script and its children get to end after they were asked to.
 GRACE = 10.0
 
@@ -55,6 +57,8 @@ def rehearse_script(
     steps: int = STEPS,
     memory: int | None = None,
     rows: float = 1.0,
+    routing: str = "balanced",
+    streams: str = "early",
     padded: bool = False,
     snapshot: str | os.PathLike | None = None,
     folder: str | os.PathLike | None = None,
@@ -70,6 +74,10 @@ def rehearse_script(
         memory: bytes of each GPU, in place of the catalog's.
         rows: the share of the rows that `x[mask]`, `nonzero` and their like find: data decide it, and there are
             none; by default all, the most that they can.
+        routing: where a mixture's router sends tokens, which data decide too: `balanced`, as many to each expert, or `worst`, each
+            token to the first experts.
+        streams: when work that one stream waits for is done, and a block of another stream comes back: `early`, at once, or `late`, not
+            before the script waits; `both` runs it twice where that matters, and says of `reserved` both.
         padded: whether compiled code pads matrices wherever Inductor times whether to: a GPU may choose either.
         snapshot: a file for the allocator's history at the peak, in the format of PyTorch's viewer.
         folder: of the environment. quiet: send the script's output to standard error.
@@ -80,9 +88,9 @@ def rehearse_script(
     checks.whole("rehearse", "gpus", gpus, 1, 2**20 if alone else devices.MOST)
     checks.whole("rehearse", "steps", steps, 0, 2**31)
     checks.flag("rehearse", "padded", padded)
-    if memory is not None:
-        checks.whole("rehearse", "memory", memory, 2 * devices.CONTEXT, 2**40)
     checks.probability("rehearse", "rows", rows, one=True)
+    checks.one_of("rehearse", "routing", routing, sizes.ROUTINGS)
+    checks.one_of("rehearse", "streams", streams, STREAMS)
     if not command:
         raise ValueError("rehearse.command: nothing to run; allowed: everybyte rehearse -- python train.py ...")
     where = place.find(folder)
@@ -90,6 +98,7 @@ def rehearse_script(
     variables = devices.environment(found, 1 if alone else gpus, memory) | {
         watch.STEPS: str(steps),
         watch.ROWS: str(rows),
+        watch.ROUTING: routing,
     }
     if padded:
         variables[compiled.PADDED] = "1"
@@ -105,7 +114,19 @@ def rehearse_script(
             "MASTER_PORT": 29500,
         }
         variables |= {watch.ALONE: str(gpus)} | {name: str(value) for name, value in said.items()}
-    with surroundings(where, variables) as (environment, folder_of_reports):
+    more = {"rows": rows, "routing": routing}
+    order = ("early", "late") if streams == "both" else (streams,)
+    first = _run(command, where, found, variables, quiet, streams=order[0], **more)
+    if streams != "both" or not first.streams_differ:
+        return first
+    late = _run(command, where, found, variables, quiet, streams="late", **more)
+    return replace(late, early=first)
+
+
+def _run(command, where, gpu, variables, quiet, **asked):
+    """Run a command on the stubs. asked: what its result says that was asked for."""
+    late = {"REHEARSAL_LATE": str(int(asked["streams"] == "late"))}
+    with surroundings(where, variables | late) as (environment, folder_of_reports):
         environment[watch.REPORTS] = str(folder_of_reports)
         start = time.monotonic()
         words = _program(command, where, environment["PATH"])
@@ -118,12 +139,12 @@ def rehearse_script(
                 raise ValueError(reports.nobody(" ".join(command[:3]), status, read, faults))
             return ScriptRehearsal(
                 command=list(command),
-                gpu=found,
+                gpu=gpu,
                 status=status,
                 seconds=seconds,
                 processes=processes,
                 faults=faults,
-                rows=rows,
+                **asked,
             )
 
         try:

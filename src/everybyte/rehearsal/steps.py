@@ -45,8 +45,6 @@ def rehearse(
     """
     setup = check_request(model, setup, alone=True)
     checks.flag("rehearse", "expandable", expandable)
-    if memory is not None:
-        checks.whole("rehearse", "memory", memory, 2 * devices.CONTEXT, 2**40)
     where = place.find(folder)
     found = devices.find(gpu, where.manifest["capabilities"])
     with worker(where, found, memory=memory, expandable=expandable) as running:

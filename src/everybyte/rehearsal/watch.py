@@ -17,11 +17,13 @@ import time
 import traceback
 
 from ..common import files
-from . import compiled, convolutions, history, others, ranks, reads, reports
+from . import compiled, convolutions, history, others, ranks, reads, reports, sizes
 
-#: Variables: the folder of reports; optimizer steps until a process ends (0: never); the file of snapshots; ranks to pretend; the share of rows that masks find.
+#: Variables: the folder of reports; optimizer steps until a process ends (0: never); the file of snapshots; ranks to pretend; the share of
+#: rows that masks find; where routers send tokens.
 REPORTS, STEPS = "EVERYBYTE_REHEARSAL_REPORTS", "EVERYBYTE_REHEARSAL_STEPS"
-SNAPSHOTS, ALONE, ROWS = "EVERYBYTE_REHEARSAL_SNAPSHOTS", "EVERYBYTE_REHEARSAL_ALONE", "EVERYBYTE_REHEARSAL_ROWS"
+SNAPSHOTS, ALONE = "EVERYBYTE_REHEARSAL_SNAPSHOTS", "EVERYBYTE_REHEARSAL_ALONE"
+ROWS, ROUTING = "EVERYBYTE_REHEARSAL_ROWS", "EVERYBYTE_REHEARSAL_ROUTING"
 #: The most events of the allocator's history; older ones are dropped.
 EVENTS = 1_000_000
 COUNTS = ("requested", "allocated", "reserved")
@@ -97,6 +99,7 @@ class _Watched:
         self.pid, self.began, self.writing = os.getpid(), time.time_ns(), threading.Lock()
         self.marks, self.best, self.phases, self.instant, self.oom = {}, {}, {}, {}, None
         self.highest, self.backward_line, self.snapshot, self.pools = {}, None, None, 0
+        self.groups = {}
         self.last_step = int(told.get(STEPS) or 0)
         others.without_cudnn(torch)
         others.normal_without_a_look(torch)
@@ -114,7 +117,8 @@ class _Watched:
         self.lines = reads.Lines()
         self.attention = others.cudnn_attention(torch, lambda: self._note(others.ATTENDS))
         self.convolutions = convolutions.by_rule(torch, lambda: self._note(convolutions.SAID))
-        self.rows = others.rows(torch, float(told.get(ROWS) or 1), self.lines.sized)
+        worst = told.get(ROUTING) == sizes.ROUTINGS[1]
+        self.sizes = sizes.Sizes(torch, float(told.get(ROWS) or 1), worst, self.lines.sized, self._note)
         self._watch_the_end()
         self._watch_failures()
         self._report()
@@ -319,13 +323,16 @@ class _Watched:
     def _said(self, final):
         torch = self.torch
         used = {d: h for d, h in self.highest.items() if h["reserved"]}
+        for name, group in ranks.talked(torch).items():
+            known = self.groups.setdefault(name, group)
+            known["does"] = sorted({*known["does"], *group["does"]})
         count, size = reads.unknown()
         peaks = [peak["step"] for peak in self.instant.values() if self.steps]
         return {
             "pid": os.getpid(), "rank": self._rank(), "argv": [str(word) for word in sys.argv], "torch": torch.__version__,
-            "cuda": torch.version.cuda, "steps": self.steps, "reads": count, "bytes_read": size, "read_at": self.lines.told(), "sized_at": dict(self.lines.sizes.most_common(reads.TOLD)),
+            "cuda": torch.version.cuda, "steps": self.steps, "reads": count, "bytes_read": size, "streams": reads.stream_differences(), "read_at": self.lines.told(), "sized_at": self.lines.sized_at(),
             "oom": self.oom, "snapshot": self.snapshot,
-            "notes": self.notes + compiled.notes(peaks, self.pools),
+            "notes": self.notes + compiled.notes(peaks, self.pools), "groups": list(self.groups.values()),
             "ended": self.steps == self.last_step > 0, "final": final,
             "devices": [
                 {"device": d, "name": torch.cuda.get_device_name(d), "memory": torch.cuda.get_device_properties(d).total_memory,

@@ -29,6 +29,7 @@ __attribute__((constructor(101))) static void begin(void) {
     gpu.shared = number("REHEARSAL_SHARED", 232448);
     gpu.l2 = number("REHEARSAL_L2", 50 << 20);
     gpu.trace = number("REHEARSAL_TRACE", 0);
+    gpu.late = number("REHEARSAL_LATE", 0);
     gpu.name = getenv("REHEARSAL_NAME") ? getenv("REHEARSAL_NAME") : "rehearsal: no GPU";
     gpu.count = gpu.memory ? visible(number("REHEARSAL_GPUS", 1)) : 0;
     if (gpu.count > MOST_GPUS) gpu.count = MOST_GPUS;

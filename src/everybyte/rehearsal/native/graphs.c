@@ -28,6 +28,7 @@ static void join(void *stream, Graph *graph) {
 static int nobody(void) { return !__atomic_load_n(&capturing, __ATOMIC_ACQUIRE); }
 
 int in_graph(void *stream) {
+    given(stream);
     if (nobody()) return 0;
     pthread_mutex_lock(&lock);
     Graph *graph = of_stream(stream);
@@ -89,7 +90,7 @@ int ANSWER(cudaGraphGetNodes)(Graph *graph, void **nodes, size_t *count) {
 int ANSWER(cudaGraphInstantiate)(void **out, Graph *graph, unsigned long long flags) { *out = new_handle(); return OK; }
 int ANSWER(cudaGraphInstantiateWithFlags)(void **out, Graph *graph, unsigned long long flags) { *out = new_handle(); return OK; }
 int ANSWER(cudaGraphDestroy)(Graph *graph) { free(graph); return OK; }
-int ANSWER(cudaGraphLaunch)(void *graph, void *stream) { forget(); return OK; }
+int ANSWER(cudaGraphLaunch)(void *graph, void *stream) { given(stream); forget(); return OK; }
 
 /* What may not be asked of a stream that captures, nor of the device: the capture is lost, and PyTorch says so as on a GPU. */
 static int waits(void *stream, int all) {
@@ -100,18 +101,22 @@ static int waits(void *stream, int all) {
     pthread_mutex_unlock(&lock);
     return lost ? failed(NOT_IN_CAPTURE) : OK;
 }
-int ANSWER(cudaStreamSynchronize)(void *stream) { return waits(stream, 0); }
-int ANSWER(cudaStreamQuery)(void *stream) { return waits(stream, 0); }
-int ANSWER(cudaDeviceSynchronize)(void) { return waits(0, 1); }
+int ANSWER(cudaStreamSynchronize)(void *stream) { wait_for(stream); return waits(stream, 0); }
+int ANSWER(cudaStreamQuery)(void *stream) {
+    int error = waits(stream, 0);
+    return error ? error : is_done(now(stream)) ? OK : NOT_READY;
+}
+int ANSWER(cudaDeviceSynchronize)(void) { rehearsal_catch_up(); return waits(0, 1); }
 
-/* ---- events: each knows in which capture it was recorded */
-typedef struct { unsigned long long capture; } Event;
+/* ---- events: each knows in which capture it was recorded, and when */
+typedef struct { unsigned long long capture; Moment then; } Event;
 static int new_event(Event **out) { *out = calloc(1, sizeof **out); return OK; }
 static int happen(Event *event, void *stream) {
     pthread_mutex_lock(&lock);
     Graph *graph = of_stream(stream);
     if (event) event->capture = graph ? graph->id : 0;
     pthread_mutex_unlock(&lock);
+    if (event) event->then = now(stream);
     return OK;
 }
 static int happened(Event *event) {
@@ -128,9 +133,16 @@ int ANSWER(cudaIpcOpenEventHandle)(Event **out) { return new_event(out); } /* an
 int ANSWER(cudaEventDestroy)(Event *event) { free(event); return OK; }
 int ANSWER(cudaEventRecord)(Event *event, void *stream) { return happen(event, stream); }
 int ANSWER(cudaEventRecordWithFlags)(Event *event, void *stream, unsigned flags) { return happen(event, stream); }
-int ANSWER(cudaEventQuery)(Event *event) { return happened(event); }
-int ANSWER(cudaEventSynchronize)(Event *event) { return happened(event); }
+int ANSWER(cudaEventQuery)(Event *event) {
+    int error = happened(event);
+    return error ? error : !event || is_done(event->then) ? OK : NOT_READY;
+}
+int ANSWER(cudaEventSynchronize)(Event *event) {
+    if (event) wait_until(event->then);
+    return happened(event);
+}
 int ANSWER(cudaStreamWaitEvent)(void *stream, Event *event, unsigned flags) {
+    if (event) after(stream, event->then);
     if (nobody() || !event || !event->capture) return OK;
     pthread_mutex_lock(&lock);
     Graph *graph = of_id(event->capture);

@@ -10,7 +10,7 @@ int ANSWER(cublasGetProperty)(int which, int *value) {
     *value = which == 0 ? CUBLAS_VERSION / 10000 : which == 1 ? CUBLAS_VERSION / 100 % 100 : 0;
     return OK;
 }
-int ANSWER(cublasSetStream_v2)(void *handle, void *stream) { stream_of_cublas = stream; return OK; }
+int ANSWER(cublasSetStream_v2)(void *handle, void *stream) { stream_of_cublas = stream; given(stream); return OK; }
 int ANSWER(cublasGetStream_v2)(void *handle, void **stream) { *stream = stream_of_cublas; return OK; }
 int ANSWER(cublasGetPointerMode_v2)(void *handle, int *mode) { *mode = 0; return OK; }
 int ANSWER(cublasGetMathMode)(void *handle, int *mode) { *mode = 0; return OK; }

@@ -65,7 +65,7 @@ int ANSWER(cudaMalloc)(void **out, size_t size) { return take(out, size, 512, 1)
 int ANSWER(cudaMallocManaged)(void **out, size_t size, unsigned flags) { return take(out, size, 512, 1); }
 int ANSWER(cudaMallocAsync)(void **out, size_t size, void *stream) { return take(out, size, 512, 1); }
 int ANSWER(cudaMemPrefetchAsync)(const void *at, size_t size, int kind, int id, unsigned flags, void *stream) { return OK; }
-int ANSWER(cudaFree)(void *address) { return give(address); }
+int ANSWER(cudaFree)(void *address) { rehearsal_catch_up(); return give(address); }
 int ANSWER(cudaFreeAsync)(void *address, void *stream) { return give(address); }
 int ANSWER(cudaMemGetInfo)(size_t *free_, size_t *total) {
     *total = gpu.memory;
@@ -219,7 +219,7 @@ static int copy_rows(char *to, size_t to_pitch, const char *from, size_t from_pi
     for (size_t i = 0; i < rows; i++) copy(to + i * to_pitch, from + i * from_pitch, width);
     return OK;
 }
-int ANSWER(cudaMemcpy)(void *to, const void *from, size_t size, int kind) { return copy(to, from, size); }
+int ANSWER(cudaMemcpy)(void *to, const void *from, size_t size, int kind) { wait_for(0); return copy(to, from, size); }
 int ANSWER(cudaMemcpyAsync)(void *to, const void *from, size_t size, int kind, void *stream) { in_graph(stream); return copy(to, from, size); }
 int ANSWER(cudaMemcpyPeer)(void *to, int there, const void *from, int here, size_t size) { return copy(to, from, size); }
 int ANSWER(cudaMemcpyPeerAsync)(void *to, int there, const void *from, int here, size_t size, void *stream) { return copy(to, from, size); }
