@@ -20,6 +20,8 @@ FOLLOWED = """
     sort sort.stable index.Tensor index_select gather scatter.value scatter.src scatter_.value scatter_.src scatter_add scatter_add_ copy_ _to_copy clone
     arange.start_out
 """.split()
+#: What is followed of a number besides, such as how many rows a mask finds.
+OF_NUMBERS = "add.Tensor sub.Tensor mul.Tensor div.Tensor ceil floor clamp".split()
 ROUTINGS = ("balanced", "worst")
 #: Said where this PyTorch cannot: `torch.library.get_kernel` came with 2.9.
 TOO_OLD = "a router's choice is not followed by this PyTorch: masks find the rows that --rows says, and `unique` one"
@@ -41,11 +43,11 @@ class _Known:
         return flat.as_strided(tensor.size(), tensor.stride(), tensor.storage_offset())
 
     def masked(self, tensor):
-        """Of how many rows a mask's sum, which is known, counts those that it finds; None for what is none."""
-        return self.kept[tensor.untyped_storage()._cdata][3]
+        """Whether what is known of a tensor comes of how many rows a mask finds."""
+        return self.kept.get(tensor.untyped_storage()._cdata, (False,))[-1]
 
-    def tell(self, tensor, content, changed=False, of=None):
-        """Note the content of a tensor. changed: whether it is being changed in place, which counts its version after this. of: see `masked`."""
+    def tell(self, tensor, content, changed=False, masked=False):
+        """Note the content of a tensor. changed: whether it is being changed in place, which counts its version after this."""
         storage = tensor.untyped_storage()
         self.kept.pop(storage._cdata, None)
         size = storage.nbytes() // tensor.element_size()
@@ -55,7 +57,7 @@ class _Known:
         flat.as_strided(tensor.size(), tensor.stride(), tensor.storage_offset()).copy_(content)
         version = _version(tensor)
         self.kept = {key: kept for key, kept in self.kept.items() if not kept[0].expired()}
-        self.kept[storage._cdata] = self.weak(storage), version if version is None else version + changed, flat, of
+        self.kept[storage._cdata] = self.weak(storage), version if version is None else version + changed, flat, masked
 
 
 def _version(tensor):
@@ -73,7 +75,7 @@ class Sizes:
 
     def __init__(self, torch, share: float, worst: bool, seen: Callable, note: Callable[[str], None]):
         self.torch, self.share, self.worst, self.seen = torch, share, worst, seen
-        self.known, self.following, self.reading = _Known(torch), False, False
+        self.known, self.following = _Known(torch), set()
         self.library = torch.library.Library("aten", "IMPL")  # what is put into it stays as long as it lives
         self._put("nonzero", self._nonzero)
         torch.Tensor.cpu = self._brought(torch.Tensor.cpu)
@@ -128,9 +130,9 @@ class Sizes:
         def count(keys, values, *args, **kwargs):
             found = kernel(keys, values, *args, **kwargs)
             if values.dtype == torch.bool and values.numel() > 1 and self.known.of(values) is None:
-                self._read_what_is_known()
+                self._follow_all(OF_NUMBERS)
                 rows = torch.tensor(ceil(self.share * values.numel()), device="cpu")
-                self.known.tell(found, rows, of=values.numel())
+                self.known.tell(found, rows, masked=True)
             return found
 
         return count
@@ -162,26 +164,24 @@ class Sizes:
 
         return choose
 
-    def _follow_all(self):
-        """Follow what scripts compute of a router's choice: from the first one on, so that others run as they are."""
+    def _follow_all(self, more=()):
+        """Follow what scripts compute of what is known: from the first time on, so that others run as they are. more: than FOLLOWED."""
+        names = [name for name in (*FOLLOWED, *more) if name not in self.following]
+        for name in names:
+            self._put(name, self._followed(name), keys=True)
         if not self.following:
-            self.following = True
-            for name in FOLLOWED:
-                self._put(name, self._followed(name), keys=True)
             self._read_what_is_known()
+        self.following.update(names)
 
     def _read_what_is_known(self):
         """Let `item`, `int` and their like read what is known."""
-        if self.reading:
-            return
-        self.reading, kernel = True, self._kernel("_local_scalar_dense")
+        kernel = self._kernel("_local_scalar_dense")
 
         def read(keys, one):
             content = self.known.of(one)
             if content is None:
                 return kernel(keys, one)
-            of = self.known.masked(one)
-            self.seen(None if of is None else content.item(), of, of is None)
+            self.seen(None, None, not self.known.masked(one))
             return content.item()
 
         self._put("_local_scalar_dense", read, keys=True)
@@ -193,9 +193,8 @@ class Sizes:
         tensors = [argument.type.kind() == "TensorType" for argument in call._schema.arguments]
 
         def follow(keys, *args, **kwargs):
-            # What was a number in Python comes here as one again.
             args = [
-                torch.tensor(one, device="cpu") if t and not torch.is_tensor(one) else one
+                self._number(one, args) if t and not torch.is_tensor(one) else one
                 for t, one in zip(tensors, args, strict=False)
             ]
             told = self.known.kept and self._contents(short, [*args], kwargs)
@@ -209,11 +208,25 @@ class Sizes:
             more = more | ({"device": "cpu"} if "device" in more else {})
             found, content = kernel(keys, *args, **kwargs), call(*there, **more)
             content = content.to(found.dtype) if short == "histc" else content
+            masked = any(map(self.known.masked, filter(torch.is_tensor, args)))
             for made, what in zip(*([x] if torch.is_tensor(x) else x for x in (found, content)), strict=True):
-                self.known.tell(made, what, changed=short.endswith("_"))
+                self.known.tell(made, what, short.endswith("_"), masked)
             return found
 
         return follow
+
+    def _number(self, one, args):
+        """A tensor for what was a number in Python, and comes here as one again: of a type that changes no result's."""
+        torch = self.torch
+        kind = next((other.dtype for other in args if torch.is_tensor(other)), torch.bool)
+        if isinstance(one, complex) and kind.is_floating_point:
+            kind = kind.to_complex()
+        kept = (
+            kind.is_complex
+            or isinstance(one, int | float)
+            and (kind.is_floating_point or isinstance(one, int) and kind.itemsize >= 4)
+        )
+        return torch.tensor(one, dtype=kind if kept else None, device="cpu")
 
     def _contents(self, name, args, kwargs):
         """The arguments with the content of their tensors in place of these; None where one is not known, or none is."""
