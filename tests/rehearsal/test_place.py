@@ -179,3 +179,9 @@ def test_a_gpu_of_the_catalog_as_the_stubs_are_told_of_it():
 def test_a_gpu_that_cannot_be_rehearsed(name, said):
     with pytest.raises(ValueError, match=re.escape(said)):
         devices.find(name, [75, 80, 90])
+
+
+def test_kernels_run_on_later_gpus_of_their_generation_alone():
+    assert devices.find("rtx-4090", [50, 80, 86, 90]).capability == "8.9"
+    with pytest.raises(ValueError, match=r"'b200' has compute capability 10\.0.*allowed: a newer PyTorch, by --torch$"):
+        devices.find("b200", [50, 60, 70, 75, 80, 86, 90])  # PyTorch 2.5 to 2.7

@@ -8,7 +8,7 @@ it decides a size or is read. In-place changes that are not followed make a tens
 from collections.abc import Callable
 from math import ceil
 
-from .others import silent
+from .others import override
 
 #: The most experts of a router: what chooses among more, such as a vocabulary, is none. The most numbers that are followed in one tensor.
 EXPERTS, NUMBERS = 1024, 2**26
@@ -71,19 +71,14 @@ class Sizes:
         self.torch, self.share, self.worst, self.seen = torch, share, worst, seen
         self.known, self.following = _Known(torch), False
         self.library = torch.library.Library("aten", "IMPL")  # what is put into it stays as long as it lives
-        self._put("nonzero", self._nonzero)
+        override(self.library, "nonzero", self._nonzero)
         torch.Tensor.cpu = self._brought(torch.Tensor.cpu)
         if not hasattr(torch.library, "get_kernel"):
             return note(TOO_OLD)
         for name in ("topk", "argmax", "max.dim"):
-            self._put(name, self._chosen(name), keys=True)
+            override(self.library, name, self._chosen(name), keys=True)
         for name in ("_unique2", "unique_consecutive", "unique_dim"):
-            self._put(name, self._unique(name), keys=True)
-
-    def _put(self, name, call, keys=False):
-        more = {"with_keyset": True} if keys else {}
-        with silent():
-            self.library.impl(name, call, "CUDA", allow_override=True, **more)
+            override(self.library, name, self._unique(name), keys=True)
 
     def _kernel(self, name):
         return self.torch.library.get_kernel(f"aten::{name}", "CUDA").call_boxed
