@@ -75,7 +75,7 @@ TRANSFORMERS = table(
     instead="eb.dry_run takes it",
     when=lambda s, m: m.family is None,
 ) + table(
-    Rule("attention", lambda s, m: (m.softcap or m.sinks) and s.attention != "eager", "is not what transformers' {m.name} has", "'eager'"),
+    Rule("attention", lambda s, m: m.eager_alone and s.attention != "eager", "is not what transformers' {m.name} has", "'eager'"),
     when=lambda s, m: m.family is None,
 ) + table(
     Rule("mesh", lambda s, m: not s.mesh.alone, allowed="no mesh"),
