@@ -34,7 +34,7 @@ def wait_for_torch() -> None:
     told = {name: value for name, value in os.environ.items() if name.startswith(("EVERYBYTE_REHEARSAL", "REHEARSAL_"))}
     told |= {name: os.environ[name] for name in ("RANK", "WORLD_SIZE") if name in os.environ}
     then = {"torch": lambda torch: start(torch, told)} | {name: _telling(tell) for name, tell in others.TOLD.items()}
-    then |= compiled.hooks()
+    then |= compiled.hooks() | ranks.HOOKS
     compiled.explain_missing_triton()
     sys.meta_path.insert(0, _Finder(then, {"torch": lambda: _tell_stubs(told)}))
 
@@ -99,7 +99,7 @@ class _Watched:
         self.pid, self.began, self.writing = os.getpid(), time.time_ns(), threading.Lock()
         self.marks, self.best, self.phases, self.instant, self.oom = {}, {}, {}, {}, None
         self.highest, self.backward_line, self.snapshot, self.pools = {}, None, None, 0
-        self.groups = {}
+        self.groups, self.stepping = {}, []
         self.last_step = int(told.get(STEPS) or 0)
         others.without_cudnn(torch)
         others.normal_without_a_look(torch)
@@ -111,7 +111,7 @@ class _Watched:
         self._watch_backward()
         self._watch_resets()
         if many := int(told.get(ALONE) or 0):
-            ranks.alone(torch, many)
+            ranks.alone(torch, many, self._note)
         elif int(os.environ.get("WORLD_SIZE") or told.get("WORLD_SIZE") or 1) > 1:
             ranks.together(torch)
         self.lines = reads.Lines()
@@ -216,9 +216,16 @@ class _Watched:
                 self.phases.setdefault(device, {})[moment] = stats["requested_bytes.all.current"]
 
     def _before_step(self, optimizer, args, kwargs):
-        self._mark("after_backward")
+        if optimizer in self.stepping:  # its last step ended in an error
+            del self.stepping[self.stepping.index(optimizer) :]
+        self.stepping.append(optimizer)
+        if len(self.stepping) == 1:
+            self._mark("after_backward")
 
     def _after_step(self, optimizer, args, kwargs):
+        del self.stepping[self.stepping.index(optimizer) :]
+        if self.stepping:
+            return  # the step of another, around it, counts
         self._mark("after_step")
         self.steps += 1
         self.lines.stepped()
