@@ -5,6 +5,7 @@ import re
 import sys
 from collections.abc import Callable
 
+from . import reads
 from .objects import Exchange, only_there
 
 #: The backend in place of gloo, for groups on the CPU, where a process is alone.

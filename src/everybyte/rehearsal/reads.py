@@ -82,8 +82,9 @@ class Lines:
     def sized(self, found: int | None, of: int | None, routed: bool) -> None:
         """Data decided a size: so many were `found` of so many, `routed` where a router's choice said so; None where that was read."""
         line, inner = here()
-        empty = {"line": inner or line or "backward", "routed": routed, "times": 0, "found": found, "of": of}
-        told = self.sizes.setdefault((empty["line"], routed), empty)
+        at = inner or line or "backward"
+        empty = {"line": at, "routed": routed, "times": 0, "found": found, "of": of}
+        told = self.sizes.setdefault((at, routed), empty)
         told["times"] += 1
         if found is not None and found >= (told["found"] or 0):
             told["found"], told["of"] = found, of
