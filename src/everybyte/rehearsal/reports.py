@@ -5,6 +5,7 @@ import os
 from pathlib import Path
 
 from ..common import children, files
+from . import host
 
 _WHOLE = ("pid", "rank", "steps", "reads", "bytes_read", "streams")
 #: Field of a report -> its type; field of one of its devices -> its type.
@@ -14,6 +15,7 @@ _FIELDS = dict.fromkeys(_WHOLE, int) | {
     "read_at": list,
     "sized_at": list,
     "groups": list,
+    "host": dict,
     "devices": list,
     "ended": bool,
     "final": bool,
@@ -49,6 +51,7 @@ def _checked(said):
     if not isinstance(said, dict):
         raise ValueError(f"a {type(said).__name__}; allowed: an object")
     _check_fields("", said, _FIELDS)
+    _check_fields("host.", said["host"], dict.fromkeys(host.COUNTS, int))
     for line in said["read_at"]:
         _check_fields("read_at.", line if isinstance(line, dict) else {}, {"reads": int})
     for line in said["sized_at"]:

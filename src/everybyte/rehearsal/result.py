@@ -9,7 +9,7 @@ from .. import units
 from ..ask.setup import Setup
 from ..catalog import Gpu, Model
 from ..common.tables import Shown, Table, sized
-from . import outside, reports
+from . import host, outside, reports
 
 #: What no rehearsal can know, said beside its numbers.
 UNKNOWN = (
@@ -109,7 +109,7 @@ class ScriptRehearsal(Shown):
             whether it was written at the end: a killed process leaves the report of its last optimizer step.
         faults: in words, the reports that could not be read. rows: the share of the rows that masks found. routing: where routers sent
             tokens. streams: whether the GPU was done at once, `early`, or not before somebody waited, `late`; then `early` may have the
-            other one.
+            other one. node: ranks of one node, of which `processes` may be one.
     """
 
     command: Sequence[str]
@@ -122,6 +122,7 @@ class ScriptRehearsal(Shown):
     routing: str = "balanced"
     streams: str = "early"
     early: "ScriptRehearsal | None" = None
+    node: int = 1
 
     @property
     def peak(self) -> int:
@@ -267,7 +268,13 @@ class ScriptRehearsal(Shown):
     def __str__(self):
         files = [process["snapshot"] for process in self.processes if process["snapshot"]]
         beside = outside.said(self.gpu, self._worst[0]["groups"])
-        lines = [repr(self.table()), beside, "A rehearsal cannot know:", *(f"- {text}" for text in self.unknown)]
+        lines = [
+            repr(self.table()),
+            beside,
+            host.said(self.processes, self.node),
+            "A rehearsal cannot know:",
+            *(f"- {text}" for text in self.unknown),
+        ]
         return "\n".join([*lines, *(f"Snapshot for PyTorch's viewer: {file}" for file in files)])
 
     def __repr__(self):

@@ -114,7 +114,7 @@ def rehearse_script(
             "MASTER_PORT": 29500,
         }
         variables |= {watch.ALONE: str(gpus)} | {name: str(value) for name, value in said.items()}
-    more = {"rows": rows, "routing": routing}
+    more = {"rows": rows, "routing": routing, "node": min(gpus, found.node)}
     order = ("early", "late") if streams == "both" else (streams,)
     first = _run(command, where, found, variables, quiet, streams=order[0], **more)
     if streams != "both" or not first.streams_differ:

@@ -17,7 +17,7 @@ import time
 import traceback
 
 from ..common import files
-from . import compiled, convolutions, history, others, ranks, reads, reports, sizes
+from . import compiled, convolutions, history, host, others, ranks, reads, reports, sizes
 
 #: Variables: the folder of reports; optimizer steps until a process ends (0: never); the file of snapshots; ranks to pretend; the share of
 #: rows that masks find; where routers send tokens.
@@ -99,7 +99,7 @@ class _Watched:
         self.pid, self.began, self.writing = os.getpid(), time.time_ns(), threading.Lock()
         self.marks, self.best, self.phases, self.instant, self.oom = {}, {}, {}, {}, None
         self.highest, self.backward_line, self.snapshot, self.pools = {}, None, None, 0
-        self.groups = {}
+        self.groups, self.host = {}, host.Host()
         self.last_step = int(told.get(STEPS) or 0)
         others.without_cudnn(torch)
         others.normal_without_a_look(torch)
@@ -332,7 +332,7 @@ class _Watched:
             "pid": os.getpid(), "rank": self._rank(), "argv": [str(word) for word in sys.argv], "torch": torch.__version__,
             "cuda": torch.version.cuda, "steps": self.steps, "reads": count, "bytes_read": size, "streams": reads.stream_differences(), "read_at": self.lines.told(), "sized_at": self.lines.sized_at(),
             "oom": self.oom, "snapshot": self.snapshot,
-            "notes": self.notes + compiled.notes(peaks, self.pools), "groups": list(self.groups.values()),
+            "notes": self.notes + compiled.notes(peaks, self.pools), "groups": list(self.groups.values()), "host": self.host.look(),
             "ended": self.steps == self.last_step > 0, "final": final,
             "devices": [
                 {"device": d, "name": torch.cuda.get_device_name(d), "memory": torch.cuda.get_device_properties(d).total_memory,
