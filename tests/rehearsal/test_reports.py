@@ -8,8 +8,8 @@ import pytest
 from everybyte.rehearsal import reports
 
 SAID = {
-    "pid": 1, "rank": 0, "steps": 3, "reads": 0, "bytes_read": 0, "read_at": [], "streams": 0, "host": dict.fromkeys(("resident", "imported", "pinned", "shared", "workers"), 5), "sized_at": [], "groups": [], "torch": "2", "notes": [], "ended": False, "final": True,
-    "devices": [{"device": 0, "memory": 9, "requested": 1, "allocated": 1, "reserved": 1, "segments": 1, "phases": {}}],
+    "pid": 1, "rank": 0, "steps": 3, "reads": 0, "bytes_read": 0, "read_at": [], "streams": 0, "backwards": 5, "host": dict.fromkeys(("resident", "imported", "pinned", "shared", "workers"), 5), "sized_at": [], "groups": [], "torch": "2", "notes": [], "ended": False, "final": True,
+    "devices": [{"device": 0, "memory": 9, "requested": 1, "allocated": 1, "reserved": 1, "segments": 1, "phases": {}, "stages": {}}],
 }  # fmt: skip
 
 

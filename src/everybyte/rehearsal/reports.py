@@ -7,7 +7,7 @@ from pathlib import Path
 from ..common import children, files
 from . import host
 
-_WHOLE = ("pid", "rank", "steps", "reads", "bytes_read", "streams")
+_WHOLE = ("pid", "rank", "steps", "reads", "bytes_read", "streams", "backwards")
 #: Field of a report -> its type; field of one of its devices -> its type.
 _FIELDS = dict.fromkeys(_WHOLE, int) | {
     "torch": str,
@@ -22,7 +22,8 @@ _FIELDS = dict.fromkeys(_WHOLE, int) | {
 }
 _OF_GROUP = {"ranks": int, "apart": int, "does": list}
 _OF_DEVICE = dict.fromkeys(("device", "memory", "requested", "allocated", "reserved", "segments"), int) | {
-    "phases": dict
+    "phases": dict,
+    "stages": dict,
 }
 
 

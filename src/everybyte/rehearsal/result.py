@@ -94,6 +94,10 @@ def _at(place):
     return f", {place}" if place and place.startswith("before") else f", in {place}" if place else ""
 
 
+#: A stage -> the words after "while".
+_DOING = {"evaluation": "evaluating", "generation": "generating"}
+
+
 def _times(count):
     return "once" if count == 1 else f"{count:,} times"
 
@@ -253,6 +257,9 @@ class ScriptRehearsal(Shown):
             ),
             *(sized(f"requested {name.replace('_', ' ')}", size) for name, size in phases.items()),
         ]
+        rows += [
+            sized(f"requested while {_DOING.get(name, name)}, at most", size) for name, size in device["stages"].items()
+        ]
         if oom := process["oom"]:
             free = f"{units.text(oom['free'])} free; {_place(oom)}"
             rows.append((f"out of memory{_at(oom['at'])}: asked for", oom["requested"], free))
@@ -262,6 +269,8 @@ class ScriptRehearsal(Shown):
         ranks = f", rank {process['rank']} of {len(self.processes)}" if len(self.processes) > 1 else ""
         ended = "ended after " if process["ended"] else "" if process["final"] else "at least "
         ended += f"{process['steps']} optimizer step{'s' * (process['steps'] != 1)}"
+        if process["backwards"] not in (0, process["steps"]):
+            ended += f", {process['backwards']:,} backward passes"
         caption = f"Rehearsed as on {self.gpu.title}{ranks}: no GPU. {ended}, {self.seconds:.1f} s, PyTorch {process['torch']}"
         return Table(["rehearse", "bytes", "where"], rows, caption)
 
