@@ -63,3 +63,27 @@ def test_each_stage_has_its_peak(here, tmp_path, monkeypatch):
     assert stages["loading"] == stages["resuming"] == workspaces + (2 + 2) * MIB
     assert "requested while evaluating, at most" in str(found)
     assert "2 optimizer steps, 6 backward passes" in str(found)
+
+
+RUN = """
+import sys, torch
+net = torch.nn.Linear(4, 4).cuda() if sys.argv[1] != "early" else None
+optimizer = torch.optim.SGD(net.parameters() if net else {}["no net"], 0.1)
+optimizer.step()
+assert sys.argv[1] != "bad"
+"""
+
+
+def test_of_several_runs_those_that_failed_are_named(here, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "run.py").write_text(RUN)
+    (tmp_path / "all.sh").write_text("for each in good early bad; do python run.py $each; done")
+    found = rehearse_script(["sh", "all.sh"], quiet=True)
+    said = "\n".join(found.unknown)
+    assert len(found.processes) == 2 and found.status == 1
+    assert (
+        "run 3 of 3 (run.py bad) ended with AssertionError at " in said
+        and "run.py:6, after 1 optimizer step: what" in said
+    )
+    assert "run 2 of 3 (run.py early) ended with KeyError at " in said and "run.py:4, after 0 optimizer steps" in said
+    assert "run 1 of 3" not in said

@@ -15,6 +15,7 @@ from . import host, outside, reports
 UNKNOWN = (
     "no time means anything",
     "what CUDA and NCCL take outside PyTorch's allocator is not in these numbers",
+    "off: cuDNN (its attention and convolutions are asked for by rule, its recurrent cells are not), and what a CUDA graph does as it is replayed",
     "all that is read from the GPU is 0: losses, norms, and what a script decides by them",
 )
 
@@ -113,7 +114,8 @@ class ScriptRehearsal(Shown):
             whether it was written at the end: a killed process leaves the report of its last optimizer step.
         faults: in words, the reports that could not be read. rows: the share of the rows that masks found. routing: where routers sent
             tokens. streams: whether the GPU was done at once, `early`, or not before somebody waited, `late`; then `early` may have the
-            other one. node: ranks of one node, of which `processes` may be one.
+            other one. node: ranks of one node, of which `processes` may be one. others: reports of processes that ended with an error
+            before they used a GPU.
     """
 
     command: Sequence[str]
@@ -127,6 +129,7 @@ class ScriptRehearsal(Shown):
     streams: str = "early"
     early: "ScriptRehearsal | None" = None
     node: int = 1
+    others: Sequence[dict] = ()
 
     @property
     def peak(self) -> int:
@@ -174,7 +177,7 @@ class ScriptRehearsal(Shown):
         reads = sum(process["reads"] for process in self.processes)
         notes = dict.fromkeys(note for process in self.processes for note in process["notes"])
         return [
-            *reports.unfinished(self.processes, self.status),
+            *reports.ends([*self.processes, *self.others], self.status),
             *UNKNOWN,
             *(
                 [f"{_times(reads)} the script read from the GPU what no kernel had written: zeros{self._read_at}"]

@@ -110,7 +110,7 @@ class _Watched:
         self.pid, self.began, self.writing = os.getpid(), time.time_ns(), threading.Lock()
         self.marks, self.best, self.phases, self.instant, self.oom = {}, {}, {}, {}, None
         self.highest, self.backward_line, self.snapshot, self.pools = {}, None, None, 0
-        self.stages = {}
+        self.stages, self.stopped = {}, None
         self.groups, self.host = {}, host.Host()
         self.last_step = int(told.get(STEPS) or 0)
         others.without_cudnn(torch)
@@ -175,10 +175,8 @@ class _Watched:
             signal.signal(signal.SIGTERM, asked)
 
     def _ended_early(self, how, line):
-        self.notes.append(
-            f"the script ended {how}{f' at {line}' if line else ''}, after {self.steps} optimizer step{'s' * (self.steps != 1)}: "
-            "what would have come is not here"
-        )
+        steps = f"{self.steps} optimizer step{'s' * (self.steps != 1)}"
+        self.stopped = f"{how}{f' at {line}' if line else ''}, after {steps}"
 
     def _watch_the_end(self):
         """Report at Python's regular end, and at `os._exit`."""
@@ -390,7 +388,7 @@ class _Watched:
         return {
             "pid": os.getpid(), "rank": self._rank(), "argv": [str(word) for word in sys.argv], "torch": torch.__version__,
             "cuda": torch.version.cuda, "steps": self.steps, "backwards": self.backwards, "reads": count, "bytes_read": size, "streams": reads.stream_differences(), "read_at": self.lines.told(), "sized_at": self.lines.sized_at(),
-            "oom": self.oom, "snapshot": self.snapshot,
+            "oom": self.oom, "stopped": self.stopped, "snapshot": self.snapshot,
             "notes": self.notes + compiled.notes(peaks, self.pools), "groups": list(self.groups.values()), "host": self.host.look(),
             "ended": self.steps == self.last_step > 0, "final": final,
             "devices": [
