@@ -24,11 +24,11 @@ class Exchange:
     """Collectives of objects, in place of PyTorch's of the same names.
 
     Args:
-        note: where this process stands for every rank, called with what it takes by rule.
+        note: called with what is taken by rule. alone: whether this process stands for every rank.
     """
 
-    def __init__(self, torch, note: Callable[[str], None] | None = None):
-        self.torch, self.note, self.told = torch, note, Counter()
+    def __init__(self, torch, note: Callable[[str], None], alone: bool = False):
+        self.torch, self.note, self.alone, self.told = torch, note, alone, Counter()
         self.c10d = torch.distributed.distributed_c10d
         self.original = {name: getattr(self.c10d, name) for name in self.names()}
 
@@ -43,11 +43,6 @@ class Exchange:
             "send_object_list",
             "recv_object_list",
         ]
-
-    @property
-    def alone(self) -> bool:
-        """Whether this process stands for every rank."""
-        return self.note is not None
 
     def install(self) -> None:
         """Put these functions into PyTorch's place."""

@@ -31,6 +31,9 @@ def by_length(generation) -> str:
 #: Module -> what is called with it after its import, and says what it did.
 TOLD = {"transformers.masking_utils": one_sequence_a_row, "transformers.generation.utils": by_length}
 
+#: How many rows masks find, where a rule says so: the innermost one's.
+counted: list[int] = []
+
 #: What the report says where `cudnn_attention` was called.
 ATTENDS = "PyTorch chooses cuDNN's attention on this GPU: its tensors are asked for, and what it works in by the rule that an H200 showed"
 

@@ -5,7 +5,7 @@ import re
 import sys
 from collections.abc import Callable
 
-from . import reads
+from . import experts, reads
 from .objects import Exchange, only_there
 
 #: The backend in place of gloo, for groups on the CPU, where a process is alone.
@@ -14,14 +14,15 @@ NOBODY = "nobody"
 _exchanges: list[Exchange] = []
 
 
-def together(torch) -> None:
+def together(torch, note: Callable[[str], None]) -> None:
     """Send Python objects between processes through the group's store, and what is known of small broadcasts and of whole numbers.
 
-    PyTorch sends them as bytes on the GPU. Here collectives move nothing, so the receiver would read zeros.
+    PyTorch sends them as bytes on the GPU. Here collectives move nothing, so the receiver would read zeros. `note`: called with
+    what is taken by rule.
     """
     from torch.distributed import distributed_c10d as c10d
 
-    exchange = Exchange(torch)
+    exchange = Exchange(torch, note)
     exchange.install()
     _exchanges.append(exchange)
     plain = {name: getattr(c10d, name) for name in ("broadcast", "isend", "irecv", "batch_isend_irecv")}
@@ -121,8 +122,17 @@ def _shapes_by_rule(stages, note) -> None:
     stages.PipelineStage._send_meta, stages.PipelineStage._recv_meta = _send_meta, _recv_meta
 
 
+def _experts(by_rule):
+    def then(module):
+        if _exchanges:
+            by_rule(module, _exchanges[-1].note)
+
+    return then
+
+
 #: Module -> what is called with it after its import.
 HOOKS = {"torch.distributed.pipelining.schedules": pipelines}
+HOOKS |= {name: _experts(by_rule) for name, by_rule in experts.BY_RULE.items()}
 
 
 def settled() -> None:
@@ -167,7 +177,7 @@ def alone(torch, ranks: int, note: Callable[[str], None]) -> None:
     from torch._C._distributed_c10d import FakeProcessGroup
     from torch.distributed import device_mesh, distributed_c10d
 
-    exchange = Exchange(torch, note)
+    exchange = Exchange(torch, note, alone=True)
     exchange.install()
     _exchanges.append(exchange)
     begin, more = distributed_c10d.init_process_group, distributed_c10d.new_group

@@ -8,7 +8,7 @@ it decides a size or is read. In-place changes that are not followed make a tens
 from collections.abc import Callable
 from math import ceil
 
-from .others import override
+from .others import counted, override
 
 #: The most experts of a router: what chooses among more, such as a vocabulary, is none. The most numbers that are followed in one tensor.
 EXPERTS, NUMBERS = 1024, 2**26
@@ -84,9 +84,9 @@ class Sizes:
         return self.torch.library.get_kernel(f"aten::{name}", "CUDA").call_boxed
 
     def _nonzero(self, mask):
-        content = self.known.of(mask)
+        content = None if counted else self.known.of(mask)
         if content is None:
-            places, found = None, ceil(self.share * mask.numel())
+            places, found = None, counted[-1] if counted else ceil(self.share * mask.numel())
         else:
             places = content.nonzero()
             found = len(places)

@@ -131,8 +131,8 @@ class _Watched:
             stages.note_calls(module, self.stage)
         if many := int(told.get(ALONE) or 0):
             ranks.alone(torch, many, self._note)
-        elif int(os.environ.get("WORLD_SIZE") or told.get("WORLD_SIZE") or 1) > 1:
-            ranks.together(torch)
+        elif torch.distributed.is_available():
+            ranks.together(torch, self._note)
         self.lines = reads.Lines()
         self.attention = others.cudnn_attention(torch, lambda: self._note(others.ATTENDS))
         self.convolutions = convolutions.by_rule(torch, lambda: self._note(convolutions.SAID))

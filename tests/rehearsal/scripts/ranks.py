@@ -1,4 +1,4 @@
-"""Blocks of two matrices that ranks share in the way that is named: a step of each is the same in one process alone and in many."""
+"""Trains blocks of two matrices that ranks share in the way that is named. It knows nothing of rehearsals."""
 
 import os
 import sys
@@ -14,7 +14,7 @@ from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleIn
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 from torch.nn.parallel import DistributedDataParallel
 
-WIDTH, ROWS, BLOCKS, BATCHES = 256, 512, 8, 4
+WIDTH, ROWS, BATCHES, BLOCKS = 512, 256, 4, 8
 how = sys.argv[1]
 torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
 dist.init_process_group("nccl")
@@ -56,7 +56,9 @@ def whole():
     if how in ("ddp", "zero1"):
         net = DistributedDataParallel(net)
     elif how == "fsdp1":
-        net = FullyShardedDataParallel(net, auto_wrap_policy=lambda module, recurse, **_: recurse or isinstance(module, Block))
+        net = FullyShardedDataParallel(
+            net, auto_wrap_policy=lambda module, recurse, **_: recurse or isinstance(module, Block)
+        )
     elif how == "fsdp2":
         net = shard(net)
     elif how == "hsdp":
@@ -67,8 +69,8 @@ def whole():
         mesh = init_device_mesh("cuda", (world // 2, 2), mesh_dim_names=("data", "tensor"))
         net = shard(divide(net, mesh["tensor"]), mesh["data"])
     if how == "zero1":
-        return net, ZeroRedundancyOptimizer(net.parameters(), torch.optim.AdamW)
-    return net, torch.optim.AdamW(net.parameters())
+        return net, ZeroRedundancyOptimizer(net.parameters(), torch.optim.AdamW, foreach=False)
+    return net, torch.optim.AdamW(net.parameters(), foreach=False)
 
 
 def pipeline():
@@ -77,10 +79,15 @@ def pipeline():
     stages = []
     for index in range(rank, count, world):
         net, piece = net_of(BLOCKS // count), torch.empty(ROWS, WIDTH, device=device)
-        said = {} if how == "pipeline" else {"input_args": (piece.requires_grad_(index > 0),), "output_args": (piece.detach().requires_grad_(),)}
+        said = {"input_args": (piece.requires_grad_(index > 0),), "output_args": (piece.detach().requires_grad_(),)}
+        said = {} if how == "pipeline-asking" else said  # they ask one another for shapes
         stages.append(PipelineStage(net, index, count, device, **said))
-    schedule = Schedule1F1B(stages[0], BATCHES, loss_of) if count == world else ScheduleInterleaved1F1B(stages, BATCHES, loss_of)
-    return schedule, torch.optim.AdamW([p for stage in stages for p in stage.submod.parameters()])
+    schedule = (
+        Schedule1F1B(stages[0], BATCHES, loss_of)
+        if count == world
+        else ScheduleInterleaved1F1B(stages, BATCHES, loss_of)
+    )
+    return schedule, torch.optim.AdamW([p for stage in stages for p in stage.submod.parameters()], foreach=False)
 
 
 def loss_of(y, _target):
@@ -93,9 +100,10 @@ for _ in range(3):
     x = torch.randn(BATCHES * ROWS, WIDTH, device=device)
     if not in_turn:
         loss_of(net(x), None).backward()
+    elif rank == 0:
+        net.step(x)
     else:
-        args, more = [(x,) if rank == 0 else ()], {"target": x} if rank == world - 1 else {}
-        net.step(*args[0], **more, return_outputs=False)
+        net.step(target=x, return_outputs=False)
     optimizer.step()
     optimizer.zero_grad()
 dist.destroy_process_group()
