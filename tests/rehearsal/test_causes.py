@@ -106,6 +106,7 @@ x, mask = torch.ones(1000, 256, device="cuda"), torch.rand(1000, device="cuda") 
 (rows,) = torch.where(mask)
 kept = x[mask]
 assert int(mask.cpu().sum()) == len(kept) == len(rows) == mask.nonzero().shape[0] == len(x.masked_select(mask[:, None])) // 256
+assert int(mask.sum()) == mask.sum().item() == len(kept) and x.sum().item() == 0
 """
 
 ENDLESS = """

@@ -69,12 +69,13 @@ class Sizes:
 
     def __init__(self, torch, share: float, worst: bool, seen: Callable, note: Callable[[str], None]):
         self.torch, self.share, self.worst, self.seen = torch, share, worst, seen
-        self.known, self.following = _Known(torch), False
+        self.known, self.following, self.reading = _Known(torch), False, False
         self.library = torch.library.Library("aten", "IMPL")  # what is put into it stays as long as it lives
         override(self.library, "nonzero", self._nonzero)
         torch.Tensor.cpu = self._brought(torch.Tensor.cpu)
         if not hasattr(torch.library, "get_kernel"):
             return note(TOO_OLD)
+        self._put("sum", self._counted(), keys=True)
         for name in ("topk", "argmax", "max.dim"):
             override(self.library, name, self._chosen(name), keys=True)
         for name in ("_unique2", "unique_consecutive", "unique_dim"):
@@ -111,6 +112,19 @@ class Sizes:
 
         return bring
 
+    def _counted(self):
+        """The number of a mask's rows, where nothing is known of it: those that it finds."""
+        kernel, torch = self._kernel("sum"), self.torch
+
+        def count(keys, values, *args, **kwargs):
+            found = kernel(keys, values, *args, **kwargs)
+            if values.dtype == torch.bool and values.numel() > 1 and self.known.of(values) is None:
+                self._read_what_is_known()
+                self.known.tell(found, torch.tensor(ceil(self.share * values.numel()), device="cpu"))
+            return found
+
+        return count
+
     def _chosen(self, name):
         """The experts that a router chooses: as many tokens for each, or the first ones for all."""
         kernel, torch = self._kernel(name), self.torch
@@ -144,16 +158,22 @@ class Sizes:
             self.following = True
             for name in FOLLOWED:
                 self._put(name, self._followed(name), keys=True)
-            kernel = self._kernel("_local_scalar_dense")
+            self._read_what_is_known()
 
-            def read(keys, one):
-                content = self.known.of(one)
-                if content is None:
-                    return kernel(keys, one)
-                self.seen(None, None, True)
-                return content.item()
+    def _read_what_is_known(self):
+        """Let `item`, `int` and their like read what is known."""
+        if self.reading:
+            return
+        self.reading, kernel = True, self._kernel("_local_scalar_dense")
 
-            self._put("_local_scalar_dense", read, keys=True)
+        def read(keys, one):
+            content = self.known.of(one)
+            if content is None:
+                return kernel(keys, one)
+            self.seen(None, None, True)
+            return content.item()
+
+        self._put("_local_scalar_dense", read, keys=True)
 
     def _followed(self, name):
         kernel, torch = self._kernel(name), self.torch
