@@ -75,7 +75,7 @@ class Sizes:
         torch.Tensor.cpu = self._brought(torch.Tensor.cpu)
         if not hasattr(torch.library, "get_kernel"):
             return note(TOO_OLD)
-        self._put("sum", self._counted(), keys=True)
+        override(self.library, "sum", self._counted(), keys=True)
         for name in ("topk", "argmax", "max.dim"):
             override(self.library, name, self._chosen(name), keys=True)
         for name in ("_unique2", "unique_consecutive", "unique_dim"):
@@ -157,7 +157,7 @@ class Sizes:
         if not self.following:
             self.following = True
             for name in FOLLOWED:
-                self._put(name, self._followed(name), keys=True)
+                override(self.library, name, self._followed(name), keys=True)
             self._read_what_is_known()
 
     def _read_what_is_known(self):
@@ -173,7 +173,7 @@ class Sizes:
             self.seen(None, None, True)
             return content.item()
 
-        self._put("_local_scalar_dense", read, keys=True)
+        override(self.library, "_local_scalar_dense", read, keys=True)
 
     def _followed(self, name):
         kernel, torch = self._kernel(name), self.torch
