@@ -162,7 +162,8 @@ WHOLE = table(
     Rule("mesh", lambda s, m: s.mesh.size > 1, allowed="no mesh"),
     only("quantization", "none"),
     Rule("precision", lambda s, m: s.precision in LIBRARIES, allowed=", ".join(PRECISIONS)),
-    why="with whole=True: how its weights are made is not derived", instead="whole=False takes them as they come, and so does None",
+    why="with whole=True: how its weights are made is not derived",
+    instead="whole=False takes them as they come, and so does None",
 )
 #: Of a step that PyTorch's compiler cuts.
 CUT = table(
