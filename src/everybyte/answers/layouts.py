@@ -320,7 +320,7 @@ def layouts(
     pipeline once for all. Time is matrix products, attention and bytes through the GPU's memory at measured shares of its data sheet's rates (`rates`), and what each
     dimension sends by the slowest link that it crosses (`Gpu.ring`), one after another, but that what FSDP sends hides behind what its phase
     computes (`priced`); a pipeline is idle for (P − 1) / m of it. Published runs took 0.85 to 1.15 times that, with sequences of more than 4,096
-    tokens 0.9 to 1.4 times (`throughput`), so ranges are shown. Tensor
+    tokens 0.9 to 1.4 times (`throughput`), so ranges are shown; one of them had tensor parallelism, one a pipeline, none a ring. Tensor
     parallelism stays within a node, and a part of a sequence has `LEAST` tokens. Of mixtures routers are balanced. Memory is
     `budget`'s, of each stage and place of a ring; and the allocator of the GPU that needs the most is simulated.
 
