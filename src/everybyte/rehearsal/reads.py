@@ -35,7 +35,8 @@ def unknown() -> tuple[int, int]:
 
 def stream_differences() -> int:
     """How often it was asked whether a stream has come so far, of which a GPU that is slow would have said no."""
-    return stubs().rehearsal_stream_differences() if stubs() else 0
+    library = stubs()
+    return library.rehearsal_stream_differences() if library else 0
 
 
 def catch_up() -> None:
