@@ -207,6 +207,7 @@ def test_how_many_rows_a_mask_finds_is_said_and_can_be(here, script, rows, said)
         found.status == 0
         and f"- masks found {said} where data decide, at " in str(found)
         and f"train.py:4 (once, {int(1000 * rows):,} of 1,000)" in str(found)
+        and f"train.py:7 (2 times, {int(1000 * rows):,} of 1,000)" in str(found)
     )
     least = 1000 * 256 * 4 * (1 + 2 * rows)
     assert least < found.peak < least + 3 * 256 * 1000 * 8 * rows + 2**17

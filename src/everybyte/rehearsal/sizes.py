@@ -35,13 +35,17 @@ class _Known:
 
     def of(self, tensor):
         """The content of a tensor, None where it is not known."""
-        weak, version, flat = self.kept.get(tensor.untyped_storage()._cdata, (None, None, None))
+        weak, version, flat, _ = self.kept.get(tensor.untyped_storage()._cdata, (None,) * 4)
         if weak is None or weak.expired() or flat.dtype != tensor.dtype or version != _version(tensor):
             return None
         return flat.as_strided(tensor.size(), tensor.stride(), tensor.storage_offset())
 
-    def tell(self, tensor, content, changed=False):
-        """Note the content of a tensor. changed: whether it is being changed in place, which counts its version after this."""
+    def masked(self, tensor):
+        """Of how many rows a mask's sum, which is known, counts those that it finds; None for what is none."""
+        return self.kept[tensor.untyped_storage()._cdata][3]
+
+    def tell(self, tensor, content, changed=False, of=None):
+        """Note the content of a tensor. changed: whether it is being changed in place, which counts its version after this. of: see `masked`."""
         storage = tensor.untyped_storage()
         self.kept.pop(storage._cdata, None)
         size = storage.nbytes() // tensor.element_size()
@@ -51,7 +55,7 @@ class _Known:
         flat.as_strided(tensor.size(), tensor.stride(), tensor.storage_offset()).copy_(content)
         version = _version(tensor)
         self.kept = {key: kept for key, kept in self.kept.items() if not kept[0].expired()}
-        self.kept[storage._cdata] = self.weak(storage), version if version is None else version + changed, flat
+        self.kept[storage._cdata] = self.weak(storage), version if version is None else version + changed, flat, of
 
 
 def _version(tensor):
@@ -120,7 +124,8 @@ class Sizes:
             found = kernel(keys, values, *args, **kwargs)
             if values.dtype == torch.bool and values.numel() > 1 and self.known.of(values) is None:
                 self._read_what_is_known()
-                self.known.tell(found, torch.tensor(ceil(self.share * values.numel()), device="cpu"))
+                rows = torch.tensor(ceil(self.share * values.numel()), device="cpu")
+                self.known.tell(found, rows, of=values.numel())
             return found
 
         return count
@@ -170,7 +175,8 @@ class Sizes:
             content = self.known.of(one)
             if content is None:
                 return kernel(keys, one)
-            self.seen(None, None, True)
+            of = self.known.masked(one)
+            self.seen(None if of is None else content.item(), of, of is None)
             return content.item()
 
         override(self.library, "_local_scalar_dense", read, keys=True)
