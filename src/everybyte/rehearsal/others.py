@@ -3,6 +3,7 @@
 import inspect
 import warnings
 from collections.abc import Callable
+from contextlib import contextmanager
 from math import ceil
 
 
@@ -86,11 +87,18 @@ def cudnn_attention(torch, seen: Callable[[], None]) -> object:
     return library
 
 
-def override(library, name: str, function) -> None:
-    """Put a function in the place of an operator's CUDA kernel, without PyTorch's warning. To 2.6, `impl` does so without being told to."""
-    told = {"allow_override": True} if "allow_override" in inspect.signature(library.impl).parameters else {}
+@contextmanager
+def silent():
+    """A context without PyTorch's warning that something stands in place of its own."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
+        yield
+
+
+def override(library, name: str, function) -> None:
+    """Put a function in the place of an operator's CUDA kernel. To 2.6, `impl` does so without being told to."""
+    told = {"allow_override": True} if "allow_override" in inspect.signature(library.impl).parameters else {}
+    with silent():
         library.impl(name, function, "CUDA", **told)
 
 

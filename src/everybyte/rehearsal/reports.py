@@ -46,7 +46,7 @@ def read(folder: Path) -> tuple[list[dict], list[str]]:
 def _checked(said):
     if not isinstance(said, dict):
         raise ValueError(f"a {type(said).__name__}; allowed: an object")
-    _check_fields("", said, _FIELDS)
+    _check_fields("", {"packages": {}} | said, _FIELDS | {"packages": dict})
     for line in said["read_at"]:
         _check_fields("read_at.", line if isinstance(line, dict) else {}, {"reads": int})
     for device in said["devices"]:

@@ -202,7 +202,9 @@ class ScriptRehearsal(Shown):
         ranks = f", rank {process['rank']} of {len(self.processes)}" if len(self.processes) > 1 else ""
         ended = "ended after " if process["ended"] else "" if process["final"] else "at least "
         ended += f"{process['steps']} optimizer step{'s' * (process['steps'] != 1)}"
-        caption = f"Rehearsed as on {self.gpu.title}{ranks}: no GPU. {ended}, {self.seconds:.1f} s, PyTorch {process['torch']}"
+        caption = (
+            f"Rehearsed as on {self.gpu.title}{ranks}: no GPU. {ended}, {self.seconds:.1f} s, {_versions(process)}"
+        )
         return Table(["rehearse", "bytes", "where"], rows, caption)
 
     def __str__(self):
@@ -212,6 +214,11 @@ class ScriptRehearsal(Shown):
 
     def __repr__(self):
         return f"ScriptRehearsal({' '.join(self.command)} as on {self.gpu.name}: {self.peak:,} B requested)"
+
+
+def _versions(process):
+    """What a process ran with."""
+    return ", ".join([f"PyTorch {process['torch']}", *(" ".join(pair) for pair in process.get("packages", {}).items())])
 
 
 def _place(said):

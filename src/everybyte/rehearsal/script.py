@@ -105,6 +105,8 @@ def rehearse_script(
             "MASTER_PORT": 29500,
         }
         variables |= {watch.ALONE: str(gpus)} | {name: str(value) for name, value in said.items()}
+    if packages := where.manifest.get("packages"):
+        variables[watch.PACKAGES] = " ".join(packages)
     with surroundings(where, variables) as (environment, folder_of_reports):
         environment[watch.REPORTS] = str(folder_of_reports)
         start = time.monotonic()

@@ -9,6 +9,7 @@ import atexit
 import contextlib
 import importlib
 import importlib.machinery
+import importlib.metadata
 import os
 import signal
 import sys
@@ -22,6 +23,20 @@ from . import compiled, convolutions, history, others, ranks, reads, reports
 #: Variables: the folder of reports; optimizer steps until a process ends (0: never); the file of snapshots; ranks to pretend; the share of rows that masks find.
 REPORTS, STEPS = "EVERYBYTE_REHEARSAL_REPORTS", "EVERYBYTE_REHEARSAL_STEPS"
 SNAPSHOTS, ALONE, ROWS = "EVERYBYTE_REHEARSAL_SNAPSHOTS", "EVERYBYTE_REHEARSAL_ALONE", "EVERYBYTE_REHEARSAL_ROWS"
+#: Variable: packages that `--with` asked for; and what else the report says the version of.
+PACKAGES = "EVERYBYTE_REHEARSAL_PACKAGES"
+NAMED = (
+    "transformers",
+    "accelerate",
+    "peft",
+    "trl",
+    "bitsandbytes",
+    "deepspeed",
+    "lightning",
+    "torchao",
+    "torchtune",
+    "triton",
+)
 #: The most events of the allocator's history; older ones are dropped.
 EVENTS = 1_000_000
 COUNTS = ("requested", "allocated", "reserved")
@@ -333,7 +348,19 @@ class _Watched:
                  "phases": self.phases.get(d, {}), "peak": self.instant.get(d)}
                 for d, highest in used.items()
             ],
+            "packages": packages(self.told.get(PACKAGES, "").split()),
         }  # fmt: skip
+
+
+def packages(asked: list[str]) -> dict[str, str]:
+    """Package -> its version, of those that memory depends on and that were imported; and of those that were asked for."""
+    found = {}
+    for name in dict.fromkeys((*asked, *NAMED)):
+        module = name.replace("-", "_")
+        if name in asked or module in sys.modules:
+            with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+                found[name] = importlib.metadata.version(name) + ("" if module in sys.modules else ", not imported")
+    return found
 
 
 def where(allocation: int, marks: list[tuple[str, int]]) -> str:
