@@ -51,7 +51,7 @@ def read(folder: Path) -> tuple[list[dict], list[str]]:
 def _checked(said):
     if not isinstance(said, dict):
         raise ValueError(f"a {type(said).__name__}; allowed: an object")
-    _check_fields("", said, _FIELDS)
+    _check_fields("", {"packages": {}} | said, _FIELDS | {"packages": dict})
     _check_fields("host.", said["host"], dict.fromkeys(host.COUNTS, int))
     for line in said["read_at"]:
         _check_fields("read_at.", line if isinstance(line, dict) else {}, {"reads": int})

@@ -274,7 +274,9 @@ class ScriptRehearsal(Shown):
         ended += f"{process['steps']} optimizer step{'s' * (process['steps'] != 1)}"
         if process["backwards"] not in (0, process["steps"]):
             ended += f", {process['backwards']:,} backward passes"
-        caption = f"Rehearsed as on {self.gpu.title}{ranks}: no GPU. {ended}, {self.seconds:.1f} s, PyTorch {process['torch']}"
+        caption = (
+            f"Rehearsed as on {self.gpu.title}{ranks}: no GPU. {ended}, {self.seconds:.1f} s, {_versions(process)}"
+        )
         return Table(["rehearse", "bytes", "where"], rows, caption)
 
     def __str__(self):
@@ -291,6 +293,11 @@ class ScriptRehearsal(Shown):
 
     def __repr__(self):
         return f"ScriptRehearsal({' '.join(self.command)} as on {self.gpu.name}: {self.peak:,} B requested)"
+
+
+def _versions(process):
+    """What a process ran with."""
+    return ", ".join([f"PyTorch {process['torch']}", *(" ".join(pair) for pair in process.get("packages", {}).items())])
 
 
 def _place(said):

@@ -114,6 +114,8 @@ def rehearse_script(
             "MASTER_PORT": 29500,
         }
         variables |= {watch.ALONE: str(gpus)} | {name: str(value) for name, value in said.items()}
+    if packages := where.manifest.get("packages"):
+        variables[watch.PACKAGES] = " ".join(packages)
     more = {"rows": rows, "routing": routing, "node": min(gpus, found.node)}
     order = ("early", "late") if streams == "both" else (streams,)
     first = _run(command, where, found, variables, quiet, streams=order[0], **more)

@@ -9,6 +9,7 @@ import atexit
 import contextlib
 import importlib
 import importlib.machinery
+import importlib.metadata
 import os
 import signal
 import sys
@@ -24,6 +25,11 @@ from . import compiled, convolutions, history, host, others, ranks, reads, repor
 REPORTS, STEPS = "EVERYBYTE_REHEARSAL_REPORTS", "EVERYBYTE_REHEARSAL_STEPS"
 SNAPSHOTS, ALONE = "EVERYBYTE_REHEARSAL_SNAPSHOTS", "EVERYBYTE_REHEARSAL_ALONE"
 ROWS, ROUTING = "EVERYBYTE_REHEARSAL_ROWS", "EVERYBYTE_REHEARSAL_ROUTING"
+#: Variable: packages that `--with` asked for; and what else the report says the version of.
+PACKAGES = "EVERYBYTE_REHEARSAL_PACKAGES"
+NAMED = (
+    "transformers", "accelerate", "peft", "trl", "bitsandbytes", "deepspeed", "lightning", "torchao", "torchtune", "triton",
+)  # fmt: skip
 #: The most events of the allocator's history; older ones are dropped.
 EVENTS = 1_000_000
 COUNTS = ("requested", "allocated", "reserved")
@@ -36,9 +42,14 @@ def wait_for_torch() -> None:
     then = {"torch": lambda torch: start(torch, told)} | {name: _telling(tell) for name, tell in others.TOLD.items()}
     then |= compiled.hooks() | ranks.HOOKS
     for name in stages.CALLED.keys() - {"torch"}:
-        then[name] = _both(then.get(name), lambda module: _watched and stages.note_calls(module, _watched.stage))
+        then[name] = _both(then.get(name), _note_calls)
     compiled.explain_missing_triton()
     sys.meta_path.insert(0, _Finder(then, {"torch": lambda: _tell_stubs(told)}))
+
+
+def _note_calls(module):
+    if _watched:
+        stages.note_calls(module, _watched.stage)
 
 
 def _tell_stubs(told):
@@ -401,7 +412,19 @@ class _Watched:
                  "phases": self.phases.get(d, {}), "stages": self.stages.get(d, {}), "peak": self.instant.get(d)}
                 for d, highest in used.items()
             ],
+            "packages": packages(self.told.get(PACKAGES, "").split()),
         }  # fmt: skip
+
+
+def packages(asked: list[str]) -> dict[str, str]:
+    """Package -> its version, of those that memory depends on and that were imported; and of those that were asked for."""
+    found = {}
+    for name in dict.fromkeys((*asked, *NAMED)):
+        module = name.replace("-", "_")
+        if name in asked or module in sys.modules:
+            with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+                found[name] = importlib.metadata.version(name) + ("" if module in sys.modules else ", not imported")
+    return found
 
 
 def where(allocation: int, marks: list[tuple[str, int]]) -> str:
