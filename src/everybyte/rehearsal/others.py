@@ -101,13 +101,6 @@ def override(library, name: str, function, keys: bool = False) -> None:
         library.impl(name, function, "CUDA", **told)
 
 
-def override(library, name: str, function) -> None:
-    """Put a function in the place of an operator's CUDA kernel. To 2.6, `impl` does so without being told to."""
-    told = {"allow_override": True} if "allow_override" in inspect.signature(library.impl).parameters else {}
-    with silent():
-        library.impl(name, function, "CUDA", **told)
-
-
 def normal_without_a_look(torch) -> None:
     """Have `torch.normal` not ask the GPU whether every deviation is positive. Its other steps, and what they take, are the same."""
     original = torch.normal

@@ -255,7 +255,7 @@ class ScriptRehearsal(Shown):
             (f"reserved: {segments}", device["reserved"], room),
             *(
                 [sized("reserved at least: what streams wait for is done at once", self.reserved[0])]
-                if self.early
+                if self.reserved[0] < self.reserved[1]
                 else []
             ),
             *(sized(f"requested {name.replace('_', ' ')}", size) for name, size in phases.items()),
@@ -273,7 +273,7 @@ class ScriptRehearsal(Shown):
         ended = "ended after " if process["ended"] else "" if process["final"] else "at least "
         ended += f"{process['steps']} optimizer step{'s' * (process['steps'] != 1)}"
         if process["backwards"] not in (0, process["steps"]):
-            ended += f", {process['backwards']:,} backward passes"
+            ended += f", {process['backwards']:,} backward pass{'es' * (process['backwards'] != 1)}"
         caption = (
             f"Rehearsed as on {self.gpu.title}{ranks}: no GPU. {ended}, {self.seconds:.1f} s, {_versions(process)}"
         )
