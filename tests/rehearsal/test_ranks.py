@@ -49,10 +49,11 @@ optimizer.step()
 NUMBERS = """
 told = torch.tensor([7, 8, 9], device="cuda") if rank == 0 else torch.zeros(3, dtype=torch.int64, device="cuda")
 dist.send(told, 1) if rank == 0 else dist.recv(told, 0)
-mine, theirs = torch.tensor([rank], device="cuda"), torch.zeros(1, dtype=torch.int64, device="cuda")
+assert told.tolist() == [7, 8, 9]
+theirs, mine = torch.zeros(1, dtype=torch.int64, device="cuda"), torch.tensor([rank], device="cuda")
 both = [dist.P2POp(dist.irecv, theirs, 1 - rank), dist.P2POp(dist.isend, mine, 1 - rank)]
 [work.wait() for work in dist.batch_isend_irecv(both)]
-assert told.tolist() == [7, 8, 9] and theirs.item() == 1 - rank
+assert theirs.item() == 1 - rank
 """
 WAITS = """
 dist.recv_object_list(mine, src=1)
