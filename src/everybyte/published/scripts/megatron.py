@@ -54,6 +54,21 @@ class Loss(torch.autograd.Function):
         return scores.mul_(grad[..., None]), None
 
 
+class Softmax(torch.autograd.Function):
+    """A kernel that masks as well: it keeps what it gives."""
+
+    @staticmethod
+    def forward(ctx, scores):
+        y = scores.softmax(-1)
+        ctx.save_for_backward(y)
+        return y
+
+    @staticmethod
+    def backward(ctx, grad):
+        (y,) = ctx.saved_tensors
+        return torch._softmax_backward_data(grad, y, -1, y.dtype)
+
+
 class Block(nn.Module):
     def __init__(self, given):
         super().__init__()
@@ -62,6 +77,7 @@ class Block(nn.Module):
         ffn = given.ffn // given.tensor
         self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
         self.qkv, self.fc1 = nn.Linear(width, sum(self.widths)), nn.Linear(width, ffn)
+        self.normed = nn.ModuleList(nn.LayerNorm(self.size) for _ in range(2)) if given.normed else None
         self.proj, self.fc2 = nn.Linear(self.widths[0], width), nn.Linear(ffn, width)
 
     def forward(self, x):  # (S, B, H)
@@ -75,6 +91,8 @@ class Block(nn.Module):
     def mixed(self, qkv):
         length, batch = qkv.shape[:2]
         q, k, v = (x.view(length, batch, -1, self.size).permute(1, 2, 0, 3) for x in qkv.split(self.widths, -1))
+        if self.normed:
+            q, k = (norm(x) for norm, x in zip(self.normed, (q, k), strict=True))
         if self.given.attention == "flash":
             y = F.scaled_dot_product_attention(
                 q, k, v, is_causal=True, dropout_p=self.given.dropout, enable_gqa=self.widths[0] != self.widths[1]
@@ -84,10 +102,9 @@ class Block(nn.Module):
         return y.permute(2, 0, 1, 3).reshape(length, batch, -1)
 
     def unfused(self, q, k, v):
-        length = q.size(2)
-        hidden = torch.ones(length, length, dtype=torch.bool, device=q.device).triu(1)
-        scores = (q @ k.transpose(-1, -2) * self.size**-0.5).masked_fill(hidden, -1e4)
-        return F.dropout(scores.float().softmax(-1).to(q.dtype), self.given.dropout) @ v
+        flat, none = (x.reshape(-1, x.size(2), self.size) for x in (q, k)), q.new_empty(())
+        scores = torch.baddbmm(none, next(flat), next(flat).transpose(1, 2), beta=0, alpha=self.size**-0.5)
+        return F.dropout(Softmax.apply(scores.view(*q.shape[:3], -1)), self.given.dropout) @ v
 
 
 class GPT(nn.Module):
@@ -157,13 +174,22 @@ def _added(p):
 
 def options():
     parser = argparse.ArgumentParser(description=__doc__)
-    sizes = {"layers": 12, "width": 512, "heads": 8, "keys": 0, "ffn": 0, "vocabulary": 50257, "positions": 1024, "batch": 4}
-    sizes |= {"tensor": 1, "data": 8, "micro": 1, "steps": 2, "workspace": 0}
+    sizes = {
+        "layers": 12,
+        "width": 512,
+        "heads": 8,
+        "keys": 0,
+        "ffn": 0,
+        "vocabulary": 50257,
+        "positions": 1024,
+        "batch": 4,
+    }
+    sizes |= {"tensor": 1, "data": 8, "micro": 1, "steps": 2}
     for name, default in sizes.items():
         parser.add_argument(f"--{name}", type=int, default=default)
     parser.add_argument("--dropout", type=float, default=0.1)
     parser.add_argument("--attention", choices=("flash", "unfused"), default="flash")
-    for name in ("distributed", "untied", "recompute"):
+    for name in ("distributed", "untied", "recompute", "normed"):
         parser.add_argument(f"--{name}", action="store_true")
     given = parser.parse_args()
     given.keys, given.ffn = given.keys or given.heads, given.ffn or 4 * given.width

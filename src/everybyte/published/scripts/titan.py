@@ -1,7 +1,7 @@
 """A training step as torchtitan takes it: Llama 3 or Qwen3 under FSDP2, with tensor and sequence parallelism, in mixed precision.
 
 Said as torchtitan's code has it at the commit of a record: `torchtitan/models`, `torchtitan/train.py`, `parallelize_llama.py`.
-What changed with time is an option: norms written out (--norm own, to March 2025) or `nn.RMSNorm`; Adam by lists of tensors
+What changed with time is an option: norms written out (--norm own, to March 2025), or `nn.RMSNorm`; Adam by lists of tensors
 (--adam foreach, to February 2025) or fused; embedding and head as units of their own (--units ends, from July 2025) or the root's.
 """
 
@@ -51,6 +51,17 @@ class OwnNorm(nn.Module):
     def forward(self, x):
         wide = x.float()
         return (wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + 1e-5)).type_as(x) * self.weight
+
+
+class ComposedNorm(OwnNorm):
+    """`nn.RMSNorm` as PyTorch had it before 2.9, composed of operations: the scale is applied in fp32."""
+
+    def forward(self, x):
+        wide = x.float()
+        return (wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + 1e-5) * self.weight).type_as(x)
+
+
+NORMS = {"own": OwnNorm, "composed": ComposedNorm, "fused": nn.RMSNorm}
 
 
 def turned_complex(x, turns):  # (B, S, A, D), complex (S, D/2)
@@ -215,7 +226,7 @@ def in_chunks(chunks):
 def built(given, mesh):
     args = MODELS[given.model]
     with torch.device("meta"):
-        model = Transformer(args, OwnNorm if given.norm == "own" else nn.RMSNorm, given.sequence)
+        model = Transformer(args, NORMS[given.norm], given.sequence)
     if given.tensor > 1:
         divide(model, mesh["tensor"])
     model.wide = given.kept
@@ -235,7 +246,7 @@ def options():
         parser.add_argument(f"--{name}", type=int, default=default)
     parser.add_argument("--recompute", default="op")
     parser.add_argument("--reshard", choices=("default", "always", "never"), default="default")
-    parser.add_argument("--norm", choices=("own", "torch"), default="torch")
+    parser.add_argument("--norm", choices=NORMS, default="fused")
     parser.add_argument("--units", choices=("root", "ends"), default="ends")
     parser.add_argument("--adam", choices=("foreach", "fused"), default="fused")
     parser.add_argument(
