@@ -95,14 +95,18 @@ class Llama(nn.Module):
         return F.linear(x, weight).float()
 
 
-def loss_of(outputs, labels):
+def summed(logits, labels):
+    return F.cross_entropy(logits.float(), labels, reduction="sum")
+
+
+def loss_of(outputs, labels, summed):
     if not isinstance(outputs, list):
         return F.cross_entropy(outputs.reshape(-1, VOCABULARY), labels.reshape(-1))
     labels = [part.reshape(-1) for part in labels.tensor_split(len(outputs), dim=1)]
     outputs = [part.reshape(-1, VOCABULARY) for part in outputs]
     total = 0.0
     for some, wanted in zip(outputs, labels, strict=True):
-        total += F.cross_entropy(some.float(), wanted, reduction="sum")
+        total += summed(some, wanted)
     return total
 
 
@@ -127,7 +131,7 @@ def main():
     parser.add_argument("--model", choices=MODELS, default="3b")
     for name, default in (("batch", 2), ("sequence", 4096), ("chunks", 0), ("rank", 0), ("steps", 2)):
         parser.add_argument(f"--{name}", type=int, default=default)
-    for name in ("checkpoint", "backward", "offload"):
+    for name in ("checkpoint", "backward", "offload", "compile"):
         parser.add_argument(f"--{name}", action="store_true")
     given = parser.parse_args()
     torch.set_default_dtype(torch.bfloat16)
@@ -135,12 +139,15 @@ def main():
         model = Llama(given)
         width, _, heads, *_ = MODELS[given.model]
         turns = torch.empty(given.sequence, width // heads // 2, 2, dtype=torch.float32)
+    one = torch.compile(summed) if given.compile else summed
+    for block in model.blocks if given.compile else ():
+        block.compile()
     adam = optimizer_of(model, given)
     for _ in range(given.steps):
         tokens, labels = (torch.zeros(given.batch, given.sequence, dtype=torch.int64).to("cuda") for _ in range(2))
         with torch.autograd.graph.save_on_cpu(pin_memory=True) if given.offload else torch.enable_grad():
             outputs = model(tokens, turns)
-        loss = loss_of(outputs, labels)
+        loss = loss_of(outputs, labels, one)
         del outputs
         loss.backward()
         if adam is not None:
