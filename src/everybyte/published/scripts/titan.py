@@ -252,6 +252,7 @@ def options():
     parser.add_argument(
         "--kept", action="store_true", help="fp32 logits are the model's, and kept in backward (to October 2024)"
     )
+    parser.add_argument("--compile-loss", action="store_true", help="the loss by torch.compile too (from April 2025)")
     parser.add_argument("--compile", action="store_true", help="each block by torch.compile")
     return parser.parse_args()
 
@@ -268,6 +269,8 @@ def main():
     model = built(given, mesh)
     adam = torch.optim.AdamW(model.parameters(), lr=3e-4, **{given.adam: True})
     loss_fn = in_chunks(given.chunks) if given.chunks > 1 else loss_of
+    if given.compile_loss:
+        loss_fn = torch.compile(loss_fn)
     for _ in range(given.steps):
         tokens = torch.zeros(given.batch, given.sequence, dtype=torch.int64).to("cuda")
         labels = torch.zeros(given.batch, given.sequence, dtype=torch.int64).to("cuda")
