@@ -28,7 +28,9 @@ def hooks() -> dict:
             os.environ[INDUCTOR] = folder
 
     return {
-        "torch._dynamo.trace_rules": lambda rules: rules.add("everybyte.rehearsal.sizes"),  # not a part of what is compiled
+        "torch._dynamo.trace_rules": lambda rules: rules.add(
+            "everybyte.rehearsal.sizes"
+        ),  # not a part of what is compiled
         "triton.runtime.autotuner": first_that_runs,
         "torch._inductor.runtime.benchmarking": count_benchmarks,
         "torch._inductor.runtime.cache_dir_utils": own_folder,
