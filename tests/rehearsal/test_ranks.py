@@ -1,10 +1,12 @@
 """Ranks in a rehearsal: one process that stands for all asks for what each of several processes does, to the byte."""
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+import torch
 
-from everybyte.rehearsal import rehearse_script
+from everybyte.rehearsal import experts, others, rehearse_script
 
 SCRIPT = str(Path(__file__).with_name("scripts") / "ranks.py")
 THOROUGH = pytest.mark.thorough("torchrun and its processes take half a minute")
@@ -55,9 +57,17 @@ both = [dist.P2POp(dist.irecv, theirs, 1 - rank), dist.P2POp(dist.isend, mine, 1
 [work.wait() for work in dist.batch_isend_irecv(both)]
 assert theirs.item() == 1 - rank
 """
-WAITS = """
-dist.recv_object_list(mine, src=1)
-"""
+#: What only another rank knows -> what its error says.
+WAITS = {
+    "": None,
+    "dist.recv_object_list(mine, src=1)": "recv_object_list waits for word of rank 1",
+    "dist.broadcast_object_list([None], src=1)": "broadcast_object_list waits for word of rank 1",
+    """
+rows = torch.ones(64, 8, device="cuda")
+sent = (rows[:2, 0] * 32).int().tolist()
+dist.all_to_all_single(torch.empty(sum(sent), 8, device="cuda"), rows, sent, sent)
+""": "how many rows go to each rank was read off the GPU",
+}
 
 
 def seen(device):
@@ -87,15 +97,48 @@ def test_one_alone_asks_for_what_each_of_many_does(here, way):
 @THOROUGH
 def test_processes_tell_each_other_objects_and_whole_numbers(here, tmp_path, monkeypatch):
     monkeypatch.setenv("ALONE", "")
-    (script := tmp_path / "s.py").write_text(OBJECTS + NUMBERS)
+    (script := tmp_path / "s.py").write_text(OBJECTS + NUMBERS, encoding="utf-8")
     found = rehearse_script(["torchrun", "--nproc-per-node=2", str(script)], gpus=2, quiet=True)
     assert found.status == 0 and [process["steps"] for process in found.processes] == [1, 1]
 
 
-@pytest.mark.parametrize("more", ["", WAITS])
-def test_who_is_alone_takes_others_as_itself_and_refuses_what_only_they_know(here, tmp_path, monkeypatch, capfd, more):
+@pytest.mark.parametrize(("more", "said"), WAITS.items(), ids=["itself", "object", "broadcast", "rows"])
+def test_who_is_alone_takes_others_as_itself_and_refuses_what_only_they_know(
+    here, tmp_path, monkeypatch, capfd, more, said
+):
     monkeypatch.setenv("ALONE", "1")
-    (script := tmp_path / "s.py").write_text(OBJECTS + more)
+    (script := tmp_path / "s.py").write_text(OBJECTS + more, encoding="utf-8")
     found = rehearse_script(["python", str(script)], gpus=2, alone=True, quiet=True)
-    assert (found.status == 0) == (not more) and found.processes[0]["steps"] == 1
-    assert ("recv_object_list waits for word of rank 1" in capfd.readouterr().err) == bool(more)
+    assert (found.status == 0) == (said is None) and found.processes[0]["steps"] == 1
+    assert (said or "") in capfd.readouterr().err
+
+
+def test_experts_get_as_many_tokens_each():
+    """Four experts on two ranks, six tokens for two each, by objects that stand for Megatron-LM's dispatcher and torchtitan's module."""
+    notes = []
+
+    class Dispatcher:
+        drop_and_pad, num_experts, ep_size, tp_size, num_local_experts, local_expert_indices = False, 4, 2, 1, 2, [2, 3]
+        config = SimpleNamespace(moe_router_topk=2)
+
+        def preprocess(self, routing_map):
+            self.input_splits, self.output_splits, self.output_splits_tp = (
+                torch.zeros(n, dtype=torch.int64) for n in (2, 2, 1)
+            )
+            self.num_global_tokens_per_local_expert = torch.zeros(2, 2, dtype=torch.int64)
+            return torch.zeros(2, dtype=torch.int64)
+
+    def permute(tokens, routing_map, num_out_tokens=None):
+        return list(others.counted)
+
+    megatron = SimpleNamespace(MoEAlltoAllTokenDispatcher=Dispatcher, permute=permute)
+    experts.in_megatron(megatron, notes.append)
+    own = Dispatcher()
+    assert own.preprocess(torch.ones(6, 4)).tolist() == [6, 6]
+    assert own.input_splits.tolist() == own.output_splits.tolist() == [6, 6] and own.output_splits_tp.tolist() == [12]
+    assert own.num_global_tokens_per_local_expert.tolist() == [[3, 3], [3, 3]]
+    assert megatron.permute(None, None, num_out_tokens=12) == [12] and not others.counted
+    titan = SimpleNamespace(all_to_all_single_autograd=lambda *said: said)
+    experts.in_torchtitan(titan, notes.append)
+    _, received, sent, _ = titan.all_to_all_single_autograd(torch.ones(13, 8), [0, 0], [0, 0], None)
+    assert (received, sent) == ([7, 7], [7, 6]) and set(notes) == {experts.SAID}

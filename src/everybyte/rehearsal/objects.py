@@ -21,7 +21,7 @@ def only_there(what: str, of: str) -> ValueError:
 
 
 class Exchange:
-    """Collectives of objects, in place of PyTorch's of the same names.
+    """Collectives of objects, and of rows, in place of PyTorch's of the same names.
 
     Args:
         note: called with what is taken by rule. alone: whether this process stands for every rank.
@@ -42,6 +42,7 @@ class Exchange:
             "scatter_object_list",
             "send_object_list",
             "recv_object_list",
+            "all_to_all_single",
         ]
 
     def install(self) -> None:
@@ -111,6 +112,15 @@ class Exchange:
             raise only_there("recv_object_list", f"of rank {source}")
         object_list[:] = self._get(self._place(f"{source}/{self.c10d.get_rank()}", 0))
         return source
+
+    def all_to_all_single(
+        self, output, input, output_split_sizes=None, input_split_sizes=None, group=None, async_op=False
+    ):
+        """As PyTorch's, but where the rows for each rank were read off the GPU as zeros the error says so."""
+        if input_split_sizes and sum(input_split_sizes) == 0 < len(input):
+            raise ValueError("rehearse.all_to_all_single: how many rows go to each rank was read off the GPU, as zeros; allowed: equal "
+                             "parts, a capacity for each expert, the dispatchers of Megatron-LM and torchtitan, which are taken to be even")  # fmt: skip
+        return self.original["all_to_all_single"](output, input, output_split_sizes, input_split_sizes, group, async_op)
 
     def agreed(self, vote: bool, group) -> bool:
         """Whether every rank of a group votes so."""
