@@ -85,6 +85,6 @@ lock: $(STAMP) ## write constraints.txt and the digests in locks/ anew, after an
 	$(BIN)/python -m pip install --require-hashes --no-deps --only-binary :all: -r locks/release.txt
 	$(BIN)/python tools/lock.py
 
-clean: ## remove .venv, .venv-rehearsal, caches and build products
-	rm -rf $(VENV) .venv-rehearsal build dist src/*.egg-info .pytest_cache .ruff_cache .mypy_cache .hypothesis
+clean: ## remove .venv, .venv-rehearsal with its other versions, caches and build products
+	rm -rf $(VENV) .venv-rehearsal .venv-rehearsal-versions build dist src/*.egg-info .pytest_cache .ruff_cache .mypy_cache .hypothesis
 	find . -name __pycache__ -o -name .ipynb_checkpoints | xargs rm -rf

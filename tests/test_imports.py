@@ -17,7 +17,9 @@ ASKED = {"ask.choices", "ask.mesh", "ask.objectives", "ask.schedules", "ask.setu
 STATED = GROUND | {"step", "catalog", "rules"} | ASKED
 FORMULAS = STATED | {"theory", "formulas"}
 BUDGET = FORMULAS | {"theory.budget", "allocator"}
-PLANNING = {f"answers.{name}" for name in ("communicators", "headroom", "work", "plan", "fit", "layouts", "throughput")}
+PLANNING = {
+    f"answers.{name}" for name in ("communicators", "headroom", "rates", "work", "plan", "fit", "layouts", "throughput")
+}
 DRAW = BUDGET | {"draw"}
 COUNTED = STATED | {"reference"}
 ANSWERS = {
@@ -49,9 +51,11 @@ MAY = {
     "theory.budget": STATED | {"theory", "allocator"},
     "answers.communicators": STATED,
     "answers.headroom": STATED | {"answers.communicators"},
-    "answers.work": BUDGET,
-    "answers.plan": BUDGET | {"answers.headroom", "answers.work"},
-    "answers.layouts": BUDGET | {"answers.communicators", "answers.headroom", "answers.work", "answers.throughput"},
+    "answers.rates": STATED,
+    "answers.work": BUDGET | {"answers.rates"},
+    "answers.plan": BUDGET | {"answers.headroom", "answers.rates", "answers.work"},
+    "answers.layouts": BUDGET
+    | {"answers.communicators", "answers.headroom", "answers.rates", "answers.work", "answers.throughput"},
     "answers.throughput": STATED,
     "answers.serving": STATED | {"theory", "answers.headroom"},
     "answers.fit": BUDGET | {"derivation", "answers.headroom", "answers.plan"},

@@ -6,33 +6,31 @@ step moment by moment, and priced layouts.
 """
 
 import json
-import math
-import random
 import sys
 from collections.abc import Mapping
 from itertools import product
 from pathlib import Path
 
+from margins import EXPLORERS, margins
+
 from everybyte import explore
 from everybyte.allocator import Allocator
-from everybyte.answers.headroom import PLAYED
 from everybyte.answers.layouts import layouts
-from everybyte.answers.work import short_of
 from everybyte.ask.mesh import Mesh
 from everybyte.ask.setup import Setup
-from everybyte.catalog import gpu, gpus, model
+from everybyte.catalog import gpu, model
 from everybyte.dryrun import dry_run
 from everybyte.dryrun.requests import requests
-from everybyte.explore import allocator, combining, courses, planning, segments
+from everybyte.explore import allocator, combining, courses, segments
 from everybyte.explore.beside import said
-from everybyte.theory.budget import budget
+from everybyte.explore.peaks import PIECES
 
 NAMES = ("precision", "step", "checkpointing", "planning", "batches", "sharding", "adapters")
 #: Tokens that a step of the layouts sees, and how many layouts are looked for.
 TOKENS, MOST = 2**22, 12
 #: How many moments of the first step and of the second are kept, between their ends.
 BETWEEN = 10
-_BARS, _LAYOUTS, _PEAKS = (sys.modules[opened.__module__] for opened in (allocator, combining, planning))
+_BARS, _LAYOUTS = (sys.modules[opened.__module__] for opened in (allocator, combining))
 
 
 def simulate(run: Mapping, configurations: Mapping[str, str]) -> list[list[int]]:
@@ -87,44 +85,6 @@ def play_step(configuration: str) -> list[segments.Moment]:
     return found
 
 
-def needed(model, setup: Setup) -> float:
-    """The least memory in which a step runs with PyTorch's defaults, over its live bytes: to half a percent."""
-    step, card = budget(model, short_of(setup)), gpu("h100-80gb")
-
-    def runs(memory):
-        return not step.on(card, memory=memory, steps=PLAYED, whole=False).failed
-
-    low, high = step.peak, step.on(card, steps=PLAYED, whole=False).reserved
-    while high > 1.005 * low:
-        middle = (low + high) // 2
-        low, high = (low, middle) if runs(middle) else (middle, high)
-    return high / step.peak
-
-
-def drawn(label: str, several: int, chance: random.Random):
-    """(model, setup) of a random setting of `planning` under one of its sets of switches, whose live bytes are those of some GPU."""
-    switches, memories = _PEAKS.SWITCHES[label], [card.memory for card in gpus().values()]
-    while True:
-        batch, length = 2 ** chance.randint(0, 8), 2 ** chance.randint(9, 17)
-        micro = -(-batch // min(batch, switches.get("accumulation", 1)))
-        shared = {"gpus": 2 ** chance.randint(1, 10), "sharding": "zero3"} if several else {}
-        setup = Setup(
-            batch=micro, accumulation=-(-batch // micro), sequence=length, precision=chance.choice(["fp32", "bf16-mixed", "bf16"]),
-            checkpointing="full" if switches.get("segmented") else "none", loss="chunked" if switches.get("chunked") else "plain",
-            optimizer_impl="fused" if switches.get("impl_no") else "foreach", **shared,
-        )  # fmt: skip
-        found = model(chance.choice(said("planning")["models"]), "reference")
-        if min(memories) / 2 < budget(found, short_of(setup)).peak < max(memories):
-            return found, setup
-
-
-def pieces(label: str) -> list[int]:
-    """Percent of live bytes that the allocator needed beside them at most, of one GPU and of several."""
-    chance = random.Random(label)
-    most = [max(needed(*drawn(label, several, chance)) for _ in range(_PEAKS.SIMULATED)) for several in (0, 1)]
-    return [math.ceil(100 * (one - 1)) for one in most]
-
-
 def moments(configuration):
     """A step's moments as the file has them."""
     return json.dumps([vars(m) for m in play_step(configuration)], separators=(",", ":"))
@@ -143,7 +103,7 @@ def main():
     store(courses.FILE, {name: json.dumps(table, separators=(",", ":")) for name, table in tables.items()})
     store(_BARS.FILE, {label: json.dumps(simulate(run, _BARS.SETTINGS)) for label, run in _BARS.RUNS.items()})
     store(_LAYOUTS.FILE, {key: json.dumps(priced(*run)) for key, run in every().items()})
-    store(_PEAKS.PIECES, {label: json.dumps(pieces(label)) for label in _PEAKS.SWITCHES})
+    store(PIECES, {name: json.dumps(margins(name)) for name in EXPLORERS})
     store(segments.FILE, {label: moments(configuration) for label, configuration in segments.PLAYED.items()})
 
 

@@ -103,7 +103,8 @@ def test_bars_are_as_long_as_their_bytes():
 
 
 @pytest.mark.parametrize(
-    ("capacity", "said"), [(3 * GIB, "fp32 does not fit"), (GIB, "fp32, bf16 do not fit"), (4 * GIB, "all fit")]
+    ("capacity", "said"),
+    [(3 * GIB, "fp32 does not fit"), (GIB, "fp32, bf16 do not fit"), (4 * GIB, "all are below it")],
 )
 def test_what_does_not_fit_is_said(capacity, said):
     assert said in draw.stacked(ROWS, capacity=capacity).alt

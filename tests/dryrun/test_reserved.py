@@ -177,3 +177,32 @@ def test_cublas_s_workspaces_come_with_the_same_products(name, changes):
     predicted = asked_for(course_of(model, setup), letters(model, setup), CUBLAS // 2)
     found = standing_at_workspaces(predicted)
     assert found == standing_at_workspaces(traced) and len(found) == 2
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"precision": "fp32"}, {"precision": "bf16"}, {"precision": "bf16", "gpus": 4, "sharding": "zero3"}],
+    ids=str,
+)
+def test_by_default_weights_begin_as_in_the_steps_own_code(changes):
+    """transformers' come as they stay, in bf16 and in shares, for formula, dry run and `fit`; the book's are first made whole, in fp32."""
+    sizes = {
+        "layers": 4,
+        "width": 512,
+        "embedding_width": 512,
+        "heads": 8,
+        "kv_heads": 4,
+        "head_width": 64,
+        "ffn_width": 1408,
+        "vocabulary": 8000,
+    }
+    setup = eb.Setup(batch=2, sequence=128, **changes)
+    for code, whole in (("transformers", False), ("reference", True)):
+        model = eb.model("llama-3.2-1b", code=code).replace(**sizes)
+        budget, trace = eb.budget(model, setup), eb.dry_run(model, setup)
+        for step in (budget, trace):
+            usual, said = (step.on("h200", whole=given) for given in (None, whole))
+            assert (usual.reserved, usual.live) == (said.reserved, said.live)
+        assert whole or budget.on("h200").reserved == trace.on("h200").reserved
+    with pytest.raises(ValueError, match="^Model.code: 'transformers' with whole=True: .* allowed: 'reference'"):
+        eb.budget(eb.model("llama-3.2-1b").replace(**sizes), setup).on("h200", whole=True)

@@ -96,6 +96,22 @@ def test_the_browser_says_what_python_says(explorer, node):
     assert said == [explorer.describe(state) for state in states]
 
 
+def test_no_line_of_a_gpu_is_the_whole_memory(explorer):
+    """It is what is usable, and beside live bytes the sentence says what the allocator needs, or what is not among them."""
+    if "gpu" not in explorer._controls or "capacity" not in explorer.values():
+        return
+    for state in ends(explorer):
+        values, card = explorer.values(state), list(eb.gpus().values())[state["gpu"]]
+        if "card_no" in values:
+            assert 0 < values["capacity"] <= eb.Headroom().usable(card) < card.memory
+        assert values["capacity_label"].endswith(", usable")
+        said = explorer.describe(state)
+        if explorer.picture.spec["kind"] in ("stack", "peak", "fitting") and "it does not fit" not in said:
+            assert (
+                f"{values['margin']} % more than live bytes" in said if "margin" in values else values["alone"] in said
+            )
+
+
 def test_the_figure_draws_at_every_end(explorer, sample):
     """Laid out as it opens, in `make test-all` at both ends too; elsewhere what stands in it is enough, at half the time."""
     states = ends(explorer)
@@ -152,7 +168,7 @@ def test_the_witnesses_have_the_palettes_order():
         ("attention", ["512", "1,024", "1,536", "2,048"]),
         ("loss", ["256", "2,048", "16,384", "131,072", "vocabulary"]),
         ("offloading", ["1", "4", "16", "64", "256"]),
-        ("combining", ["45 s", "50 s", "a step, at the data sheet's rates"]),
+        ("combining", ["75 s", "80 s", "85 s", "a step, as computed"]),
     ],
 )
 def test_an_axis_is_named_at_round_places(name, named, node):
@@ -240,9 +256,9 @@ def test_states_are_the_registry_s():
         == eb.formula("bytes_per_parameter").at(None, setup) * eb.model("gpt2-xl").parameters
         == 16 * 1_557_611_200
     )
-    assert "98.1 % of the 23.65 GiB of NVIDIA GeForce RTX 4090; 449.74 MiB are left" in explorer.describe()
+    assert "99.5 % of the 23.32 GiB of NVIDIA GeForce RTX 4090, usable; 114.49 MiB are left" in explorer.describe()
     explorer = explore.states(eb.model("gpt2-xl"), setup, eb.gpu("t4"))
-    assert "more than the 14.74 GiB of NVIDIA T4" in explorer.describe() and explorer.describe().endswith(
+    assert "more than the 14.56 GiB of NVIDIA T4, usable" in explorer.describe() and explorer.describe().endswith(
         "it does not fit."
     )
 

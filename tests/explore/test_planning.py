@@ -4,6 +4,7 @@ import random
 from dataclasses import replace
 
 import pytest
+from margins import EXPLORERS, drawn, needed
 
 import everybyte as eb
 from everybyte import explore
@@ -61,13 +62,28 @@ def test_it_opens_with_llama_on_eight_h100():
 
 def test_it_says_where_the_allocator_may_run_out():
     """Live bytes that fit do not run for sure: the margin is what steps of a kind needed when they were simulated."""
-    assert table(PIECES).keys() == SWITCHES.keys() and all(one > 0 for row in table(PIECES).values() for one in row)
+    rows = table(PIECES)
+    assert rows["planning"].keys() == SWITCHES.keys() and all(
+        one > 0 for bars in rows.values() for row in bars.values() for one in row
+    )
+    assert rows.keys() == EXPLORERS.keys() and all(
+        list(rows[name]) == list(bars) for name, (bars, *_) in EXPLORERS.items()
+    )
     explorer = explore.planning()
     preset = explorer.presets["1B on 24 GB"]  # which does run out, as eb.fit says
     assert "it may run out." in explorer.describe(preset)
     roomy = preset | {"gpu": list(eb.gpus()).index("h200")}
     assert explorer.describe(roomy).endswith("less than is left. The peak is in optimizer step.")
     assert any("may run out" in text.get_text() for text in explorer.figure(preset).axes[0].get_yticklabels())
+
+
+@pytest.mark.parametrize("name", ["batches", "adapters"])
+def test_a_step_needs_no_more_than_the_margin_says(name):
+    """A stored step again: what it needs beside live bytes is at most the stored percent, which is the most of those drawn."""
+    bars, draw, _ = EXPLORERS[name]
+    label = next(iter(bars))
+    chance = random.Random(label)
+    assert 1 < needed(*drawn(lambda: draw(label, 0, chance))) <= 1 + table(PIECES)[name][label][0] / 100
 
 
 def test_bad_input():

@@ -56,7 +56,7 @@ def test_the_bytes_are_served_as_eb_serve_says(name):
         ("the prefill is full", "78.17 GiB in all. 99.7 % of"),
         ("the same in pages", "78.06 GiB in all. 99.6 % of"),
         ("a card of 24 GB", "are left."),
-        ("128 thousand tokens", "are left. The largest moment is in decode, at 'values joined'."),
+        ("128 thousand tokens", "is not in it. The largest moment is in decode, at 'values joined'."),
         ("Llama 3.1 70B, 16 bits", "are left."),
     ],
 )
@@ -77,7 +77,7 @@ def test_it_answers_at_once(node):
     [
         ({"model": eb.model("mistral-7b", code="reference")}, "serving.model.window: 4,096 of mistral-7b; allowed: 0"),
         ({"model": eb.model("gpt2")}, "serving.model.positions: 1,024 of gpt2; allowed: 131,072 or more"),
-        ({"model": eb.model("gpt-oss-20b")}, "Model.sinks"),
+        ({"model": eb.model("gpt-oss-20b")}, "serving.model.window: 128 of gpt-oss-20b; allowed: 0"),
         ({"context": 1000}, "serving.context: 1000 is unknown"),
         ({"concurrency": 513}, "concurrency: 513 is not in the slider's range"),
     ],

@@ -2,6 +2,7 @@
 
 from functools import cache
 from pathlib import Path
+from statistics import median
 
 import pytest
 
@@ -9,6 +10,7 @@ import everybyte as eb
 from everybyte.answers.comparison import concluded, gaps
 from everybyte.formulas.workspaces import requested
 from everybyte.lab import fingerprint, read, runs, scripts
+from everybyte.lab.rates import step_seconds
 
 FOLDER = Path(__file__).resolve().parents[2] / "labs" / "records"
 #: cuBLAS's workspaces on Hopper, which `requested` counts; under PyTorch 2.11 cuBLASLt has one of 1 MiB beside them for each thread
@@ -79,3 +81,12 @@ def test_recorded_scripts_are_found_and_only_of_one_gpu(tmp_path, monkeypatch):
     assert scripts(records=FOLDER)["rates"]["status"] == 0 and scripts(records=tmp_path) == {}
     nothing = runs(eb.model("gpt2"), {"long": eb.Setup(sequence=77)}, records=tmp_path)
     assert scripts(nothing, records=FOLDER) == {}
+
+
+def test_a_plan_of_seconds_is_as_far_off_as_it_says():
+    off = [
+        m.step_ms / 1e3 / step_seconds(m.model, m.setup, eb.gpu("h200"), m.settings["asked"]["tf32"])
+        for m in there()
+        if m.step_ms
+    ]
+    assert len(off) == 42 and 0.9 < min(off) and max(off) < 2.6 and 1.2 < median(off) < 1.3

@@ -7,7 +7,7 @@ import torch
 from small_decoders import small
 
 import everybyte as eb
-from everybyte.catalog.decoders import GENERATING
+from everybyte.catalog.decoders import DECODERS
 from everybyte.dryrun.hugging_face import decoder_config
 from everybyte.reference.hugging_face import cache, decoder, decoders, training
 
@@ -49,7 +49,7 @@ def both(kind, seed, **changes):
     torch.manual_seed(seed)
     model = small(kind, seed).replace(**changes)
     config = decoder_config(model)
-    config._attn_implementation = "eager" if model.softcap or model.sinks else "sdpa"
+    config._attn_implementation = "eager" if model.eager_alone else "sdpa"
     if rope := getattr(config, "rope_parameters", None):
         for table in [rope] if "rope_theta" in rope else rope.values():
             table["rope_theta"] = 10_000.0
@@ -72,25 +72,23 @@ def same_passes(ours, theirs, layers, kept, vocabulary):
             torch.testing.assert_close(found, wanted, rtol=1e-3, atol=1e-3)
 
 
-@pytest.mark.parametrize("kind", GENERATING)
+@pytest.mark.parametrize("kind", DECODERS)
 def test_the_same_logits_over_a_cache_that_grows(kind):
-    ours, theirs, config, model = both(kind, 5, window=0)
-    same_passes(
-        ours, theirs, [cache.Growing() for _ in ours.blocks], transformers.DynamicCache(config=config), model.vocabulary
-    )
+    ours, theirs, config, model = both(kind, 5, **{"window": 0} if 0 in DECODERS[kind]["window"] else {})
+    same_passes(ours, theirs, growing(model), transformers.DynamicCache(config=config), model.vocabulary)
 
 
-@pytest.mark.parametrize("kind", ["mistral", "phi3"])
+def growing(model):
+    eager = model.eager_alone
+    kinds = (model.windowed(i) for i in range(model.layers))
+    return [cache.Window(model.window, eager) if near else cache.Growing(eager) for near in kinds]
+
+
+@pytest.mark.parametrize("kind", ["mistral", "phi3", "gemma2", "gemma3", "gpt_oss"])
 @pytest.mark.parametrize("window", [16, 37, 38, 60])
 def test_the_same_logits_over_a_window(kind, window):
     ours, theirs, config, model = both(kind, 6, window=window)
-    same_passes(
-        ours,
-        theirs,
-        [cache.Window(window) for _ in ours.blocks],
-        transformers.DynamicCache(config=config),
-        model.vocabulary,
-    )
+    same_passes(ours, theirs, growing(model), transformers.DynamicCache(config=config), model.vocabulary)
 
 
 @pytest.mark.parametrize("kind", ["gpt2", "qwen3", "deepseek_v3", "mixtral"])

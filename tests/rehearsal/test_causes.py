@@ -168,6 +168,7 @@ def test_what_is_generated_ends_by_its_length(here, script):
         pytest.skip(f"transformers is not in {here.folder.name}")
     found = rehearse_script(["python", script("import transformers\n" + GENERATES)], quiet=True)
     assert found.status == 0 and any("to their greatest length" in said for said in found.unknown)
+    assert found.processes[0]["devices"][0]["stages"]["generation"] > 0
 
 
 @THOROUGH

@@ -47,6 +47,22 @@ def test_whose_a_function_is(name, library):
     assert libraries.owner(name, there) == library
 
 
+@pytest.mark.parametrize("cuda", ["12", "13"])
+def test_libraries_of_both_cudas_are_nvidia_s(cuda):
+    """The names that PyTorch 2.5 to 2.9 link with, and those of 2.11 to 2.13: other numbers."""
+    sonames = {
+        "12": "cublas.so.12 cublasLt.so.12 cudart.so.12 cudnn.so.9 cufft.so.11 cufile.so.0 cupti.so.12 curand.so.10 cusolver.so.11 "
+        "cusparse.so.12 cusparseLt.so.0 nccl.so.2 nvrtc.so.12 nvshmem_host.so.3 nvToolsExt.so.1",
+        "13": "cublas.so.13 cublasLt.so.13 cudart.so.13 cudnn.so.9 cufft.so.12 cufile.so.0 cupti.so.13 curand.so.10 cusolver.so.12 "
+        "cusparse.so.12 cusparseLt.so.0 nccl.so.2 nvrtc.so.13 nvshmem_host.so.3",
+    }[cuda].split()  # fmt: skip
+    assert all(libraries.NVIDIA.fullmatch(f"lib{name}") for name in sonames)
+    there = [f"lib{name}" for name in sonames]
+    assert libraries.owner("cublasSgemm_v2", there) == f"libcublas.so.{cuda}"
+    assert libraries.owner("cudaMalloc", there) == f"libcudart.so.{cuda}"
+    assert libraries.owner("cufftExecC2C", there) == {"12": "libcufft.so.11", "13": "libcufft.so.12"}[cuda]
+
+
 def test_what_is_asked_for_by_name_also_at_the_end_of_a_longer_string():
     text = b"\0cuMemCreate\0Can't find nvmlInit_v2\0curious\0cudaMalloc\0acuMemMap\0"
     assert libraries.asked_by_name(text) == ["cuMemCreate", "nvmlInit_v2"]
@@ -70,7 +86,17 @@ def test_a_pytorch_without_cuda_is_refused(tmp_path):
         libraries.cuda_version(tmp_path / "elsewhere")
 
 
-def test_capabilities_are_those_of_the_kernels(tmp_path):
-    library = tmp_path / "libtorch_cuda.so"
-    library.write_bytes(b"_ZN3cub17CUB_200800_SM_750_800_900_1200_NS4")
-    assert libraries.architectures(library) == [75, 80, 90, 120]
+@pytest.mark.parametrize(
+    ("text", "numbers"),
+    [
+        (b"sm_90\0kernel hsm_70 sm_75 sm_80 sm_86 sm_90 sm_100 sm_120\0", [70, 75, 80, 86, 90, 100, 120]),  # 2.8's
+        (b"\0sm_50 sm_60 sm_90\0", [50, 60, 90]),  # 2.5's
+    ],
+)
+def test_capabilities_are_those_of_pytorch_s_list(tmp_path, text, numbers):
+    library = tmp_path / "libtorch_python.so"
+    library.write_bytes(text)
+    assert libraries.architectures(library) == numbers
+    library.write_bytes(b"\0nothing\0")
+    with pytest.raises(ValueError, match=r"^rehearsal\.torch: libtorch_python\.so does not say what GPUs"):
+        libraries.architectures(library)

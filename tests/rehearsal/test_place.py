@@ -45,7 +45,7 @@ def files(folder):
 
 def test_nvidia_s_own_packages_are_refused_before_anything_is_written(site, linux, monkeypatch):
     (site / "nvidia_cudnn_cu13-9.20.0.48.dist-info").mkdir()
-    monkeypatch.setattr(place, "_run", lambda command: pytest.fail("it runs"))
+    monkeypatch.setattr(place, "run", lambda command: pytest.fail("it runs"))
     before, folder = files(site.parents[3]), site.parents[2]
     for refuses in (place.find, place.set_up):
         with pytest.raises(
@@ -71,7 +71,7 @@ def test_a_package_of_nvidia_s_without_a_library_is_none(site):
 def test_pip_holds_pytorch_and_the_empty_packages(site, monkeypatch):
     (site / "torch" / "version.py").write_text("__version__ = '2.13.0+cu130'\n")
     place.stand_in(site)
-    place._hold(site.parents[2], site)
+    place.hold(site.parents[2], site)
     held = (site.parents[2] / "constraints.txt").read_text().split()
     assert {"torch==2.13.0", "nvidia-cudnn-cu13==9.20.0.48", "cuda-toolkit==13.0.3"} <= set(held)
     assert (site.parents[2] / "pip.conf").read_text().endswith("env/constraints.txt\n")
@@ -89,7 +89,7 @@ def test_empty_packages_keep_pip_from_bringing_the_real_ones(site):
 def test_triton_comes_alone_and_takes_the_empty_package_s_place(site, monkeypatch):
     place.stand_in(site)
     runs = []
-    monkeypatch.setattr(place, "_run", lambda command: runs.append(command))
+    monkeypatch.setattr(place, "run", lambda command: runs.append(command))
     place.install_triton(site, ["pip", "install"], say=lambda text: None)
     assert runs == [["pip", "install", "--no-deps", "triton==3.7.1"]] and not (site / "triton-3.7.1.dist-info").exists()
     (site / "triton-3.7.1.dist-info").mkdir()  # as pip would
@@ -137,14 +137,16 @@ def test_no_network_is_one_sentence(tmp_path, linux, monkeypatch):
     monkeypatch.setattr(place.children, "run", fails)
     with pytest.raises(ValueError, match="failed: ERROR: No matching distribution found for torch; it needs a network"):
         place.set_up(tmp_path / "new", say=lambda text: None)
-    with pytest.raises(ValueError, match=r"^rehearse\.torch: '2\.13' is no version; allowed: 2\.13\.0, 2\.11\.0"):
-        place.set_up(tmp_path / "new", torch="2.13")
+    with pytest.raises(
+        ValueError, match=r"^rehearse\.torch: '2\.4' is of a release that was not tried.*allowed: 2\.13, 2\.12, "
+    ):
+        place.set_up(tmp_path / "new", torch="2.4")
 
 
 def test_a_real_gpu_is_better_and_said(tmp_path, linux, monkeypatch):
     (tmp_path / "nvidiactl").touch()
     monkeypatch.setattr(place, "_REAL_GPU", (str(tmp_path / "nvidiactl"),))
-    monkeypatch.setattr(place, "_run", lambda command: (_ for _ in ()).throw(ValueError("stop")))
+    monkeypatch.setattr(place, "run", lambda command: (_ for _ in ()).throw(ValueError("stop")))
     said = []
     with pytest.raises(ValueError, match="stop"):
         place.set_up(tmp_path / "new", say=said.append)
@@ -179,3 +181,9 @@ def test_a_gpu_of_the_catalog_as_the_stubs_are_told_of_it():
 def test_a_gpu_that_cannot_be_rehearsed(name, said):
     with pytest.raises(ValueError, match=re.escape(said)):
         devices.find(name, [75, 80, 90])
+
+
+def test_kernels_run_on_later_gpus_of_their_generation_alone():
+    assert devices.find("rtx-4090", [50, 80, 86, 90]).capability == "8.9"
+    with pytest.raises(ValueError, match=r"'b200' has compute capability 10\.0.*allowed: a newer PyTorch, by --torch$"):
+        devices.find("b200", [50, 60, 70, 75, 80, 86, 90])  # PyTorch 2.5 to 2.7

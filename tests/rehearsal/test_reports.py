@@ -8,8 +8,8 @@ import pytest
 from everybyte.rehearsal import reports
 
 SAID = {
-    "pid": 1, "rank": 0, "steps": 3, "reads": 0, "bytes_read": 0, "read_at": [], "streams": 0, "sized_at": [], "groups": [], "torch": "2", "notes": [], "ended": False, "final": True,
-    "devices": [{"device": 0, "memory": 9, "requested": 1, "allocated": 1, "reserved": 1, "segments": 1, "phases": {}}],
+    "pid": 1, "rank": 0, "steps": 3, "reads": 0, "bytes_read": 0, "read_at": [], "streams": 0, "stopped": None, "began": 0, "argv": ["train.py"], "backwards": 5, "host": dict.fromkeys(("resident", "imported", "pinned", "shared", "workers"), 5), "sized_at": [], "groups": [], "torch": "2", "notes": [], "ended": False, "final": True,
+    "devices": [{"device": 0, "memory": 9, "requested": 1, "allocated": 1, "reserved": 1, "segments": 1, "phases": {}, "stages": {}}],
 }  # fmt: skip
 
 
@@ -61,6 +61,6 @@ def test_why_there_is_nothing_to_show():
 
 
 def test_of_several_each_that_was_killed_is_named():
-    killed = SAID | {"rank": 1, "final": False}
-    (line,) = reports.unfinished([SAID, killed], 1)
+    killed = SAID | {"rank": 1, "final": False, "stopped": None}
+    (line,) = reports.ends([SAID, killed], 1)
     assert line.startswith("rank 1 ended at once, without Python's own end")

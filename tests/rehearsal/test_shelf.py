@@ -5,7 +5,6 @@ import os
 import signal
 import threading
 import time
-from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 
@@ -223,23 +222,20 @@ def test_a_phase_s_bytes_stand_alone(tmp_path):
 def test_ctrl_c_waits_for_no_step_that_runs(tmp_path, monkeypatch):
     workers = []
 
-    @contextmanager
-    def worker(*_):
-        with Worker(["sleep", "300"]) as running:
-            workers.append(running)
-            yield running
+    def start():
+        workers.append(Worker(["sleep", "300"]))
+        return workers[-1]
 
     def one(running, model, setup, gpu, timeout):
         if len(workers) == 2:
             threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGINT)).start()
         return running.ask(timeout, ask="device", device=None)
 
-    monkeypatch.setattr(steps, "worker", worker)
     monkeypatch.setattr(steps, "one", one)
     wanted = [Configuration("test", eb.model("gpt2"), eb.Setup(batch=b)) for b in range(1, 9)]
     head = shelf.head_of("h200", {"torch": "2", "cuda": "13"})
-    start = time.monotonic()
+    begun = time.monotonic()
     with pytest.raises(KeyboardInterrupt):
-        shelf._Run(None, eb.gpu("h200"), tmp_path / "h200.jsonl", head, {}).all(wanted, 2, print)
-    assert time.monotonic() - start < 30 and workers
+        shelf._all(start, eb.gpu("h200"), tmp_path / "h200.jsonl.part", head, {}, wanted, 2, print)
+    assert time.monotonic() - begun < 30 and workers
     assert all(running.process.returncode is not None for running in workers)

@@ -29,6 +29,11 @@ assert len(flat.repeat_interleave(torch.bincount(flat, minlength=T * K))) == T *
 assert len(torch.where((idx == 0) & True)[0]) == wanted[0]
 first = one_hot(gate.argmax(-1), E).bool()
 assert sum(len(x[first[:, e]]) for e in range(E)) == T
+import warnings
+warnings.filterwarnings("error", message="Dynamo does not know")
+def sizes(x, chosen):
+    return [len(x[torch.where(chosen == e)[0] // K]) for e in range(E)], torch.bincount(chosen, minlength=E).tolist()
+assert torch.compile(sizes, backend="eager")(x, flat) == (wanted, wanted)
 idx.add_(1)  # changed by what is not followed: unknown, and a mask of it finds all
 assert len(torch.where(idx == 0)[0]) == T * K
 """

@@ -109,37 +109,6 @@ def test_fsdp_by_torchrun_and_alone_say_the_same(here):
     assert seen == 2 * [(mine["requested"], mine["allocated"], mine["phases"])]
 
 
-#: Of `two_ranks.py`: bytes of one micro-batch of the residual stream, and of weights, gradients and AdamW's states on each.
-PIECE, SHARE = 256 * 512 * 4, 16 * 8 * 2 * 512 * 2048 // 2
-
-
-def two_ranks(how):
-    """Of each of two processes by torchrun its GPU."""
-    script = [str(SCRIPTS / "two_ranks.py"), how]
-    found = rehearse_script(["torchrun", "--nproc-per-node=2", *script], gpus=2, quiet=True)
-    assert found.status == 0 and [p["rank"] for p in found.processes] == [0, 1]
-    return [device for process in found.processes for device in process["devices"]]
-
-
-@ALL
-def test_two_processes_share_matrices_by_torchrun(here):
-    first, second = two_ranks("tensor")
-    assert (first["requested"], first["phases"]) == (second["requested"], second["phases"])
-    assert first["phases"]["after_step"] == SHARE + CUBLAS + 4 * PIECE  # all micro-batches' rows as one batch
-
-
-@ALL
-def test_two_processes_are_a_pipeline_by_torchrun(here):
-    """They tell each other their shapes first, as objects. Then each stands with a buffer for each micro-batch, and the example.
-
-    The first has one micro-batch more in flight; of each block its input, and four widths before and after the activation. The
-    second has its output besides, four losses and a gradient of one.
-    """
-    first, second = two_ranks("pipeline")
-    assert [d["phases"]["after_step"] for d in (first, second)] == 2 * [SHARE + CUBLAS + (4 + 4 + 1) * PIECE]
-    assert first["requested"] - second["requested"] == 4 * (1 + 4 + 4) * PIECE - PIECE - 5 * 4
-
-
 @ALL
 def test_what_no_host_could_hold_is_made_on_meta(here):
     """70 billion parameters on 64 GPUs, the first of them, in a process of a few GiB."""

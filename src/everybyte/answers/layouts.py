@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from itertools import product
 
@@ -21,10 +21,13 @@ from ..theory.budget import Budget, budget, heaviest, heavy, not_derived
 from . import throughput
 from .communicators import communicators
 from .headroom import PLAYED, PYTORCH, ROUNDING, Headroom, computes, kept_free
-from .work import held, phase_flops, phase_made, short_of, standing
+from .rates import MEMORY, TOGETHER, Load
+from .work import held, phase_work, short_of, standing
 
 #: What a step does, one after another, in the order of the table; where there are experts, `expert` too.
-TERMS = ("arithmetic", "memory", "tensor", "context", "pipeline", "data", "idle")
+TERMS = ("arithmetic", "attention", "memory", "launch", "tensor", "context", "pipeline", "data", "idle")
+#: Those that are matrix products.
+COMPUTED = ("arithmetic", "attention")
 #: Sequences of one micro-batch, what is recomputed, and how far each dimension goes.
 BATCHES, CHECKPOINTINGS = (1, 2, 4, 8, 16), ("none", "operations", "full")
 MOST_PIPELINE, MOST_CONTEXT = 16, 16
@@ -40,7 +43,7 @@ class Layout:
 
     Attributes:
         model, gpu: the run. setup: with its mesh, micro-batch and checkpointing. usable: bytes for tensors, beside NCCL's communicators.
-        terms: part of `TERMS`, of mixtures `expert` too -> seconds of one optimizer step at the data sheet's rates.
+        terms: part of `TERMS`, of mixtures `expert` too -> seconds of one optimizer step.
         room: bytes for PyTorch's allocator; None where it is not simulated. configuration: as `PYTORCH_ALLOC_CONF`.
     """
 
@@ -63,19 +66,19 @@ class Layout:
 
     @property
     def seconds(self) -> float:
-        """Of one step at the data sheet's rates, less what FSDP sends meanwhile: what layouts are ordered by."""
+        """Of one step as computed (`priced`): what layouts are ordered by."""
         return sum(self.terms.values())
 
     @property
     def range(self) -> tuple[float, float]:
-        """The least and the most seconds that a step may take: `seconds` as far off as published runs were, `throughput.runs`."""
-        low, high = throughput.between(self.setup)
+        """The least and the most seconds that a step may take: `seconds` as far off as real steps were, `throughput.between`."""
+        low, high = throughput.between(self.setup, self.terms)
         return low * self.seconds, high * self.seconds
 
     @property
     def waits_for(self) -> str:
-        """The longest part but the arithmetic."""
-        return max((name for name in self.terms if name != "arithmetic"), key=lambda name: self.terms[name])
+        """The longest part but arithmetic and attention."""
+        return max((name for name in self.terms if name not in COMPUTED), key=lambda name: self.terms[name])
 
     @cached_property
     def heaviest(self) -> Budget:
@@ -133,7 +136,7 @@ class Layout:
 
     @property
     def tokens(self) -> float:
-        """Tokens a second and GPU, at most: at the data sheet's rates."""
+        """Tokens a second and GPU, in the computed time."""
         return tokens_of(self.setup) / self.setup.gpus / self.seconds
 
     def torchtitan(self) -> str:
@@ -196,7 +199,7 @@ class Layout:
         setup, mesh = self.setup, self.setup.mesh
         return [
             mesh.pipeline, setup.data, mesh.context, mesh.tensor, *[mesh.expert] * bool(self.model.experts), setup.batch, setup.accumulation, setup.checkpointing,
-            units.text(self.peak), "–" if self.reserved is None else units.text(self.reserved), units.text(self.nccl), "{:.1f}–{:.1f} s".format(*self.range), f"{self.terms['arithmetic'] / self.seconds:.0%}", self.waits_for,
+            units.text(self.peak), "–" if self.reserved is None else units.text(self.reserved), units.text(self.nccl), "{:.1f}–{:.1f} s".format(*self.range), f"{sum(self.terms[name] for name in COMPUTED) / self.seconds:.0%}", self.waits_for,
         ]  # fmt: skip
 
 
@@ -211,7 +214,7 @@ class Layouts:
     """Layouts of one run, in order of their time.
 
     Attributes:
-        model, setup, gpu: as asked. usable: bytes for tensors and NCCL's communicators. found: those that fit, by their time at the data sheet's rates.
+        model, setup, gpu: as asked. usable: bytes for tensors and NCCL's communicators. found: those that fit, by their computed time.
         tried: how many were priced. configuration: `PYTORCH_ALLOC_CONF`. small: those looked at that do not fit, by their peak or as the
             allocator is simulated; hopeless: those whose weights and kept activations alone
             do not. refused: why -> how many are not derived: the first of them, and others that differ in its numbers.
@@ -230,7 +233,7 @@ class Layouts:
 
     @property
     def best(self) -> Layout | None:
-        """The one that fits with the least time at the data sheet's rates; None for none."""
+        """The one that fits with the least computed time; None for none."""
         return self.found[0] if self.found else None
 
     @property
@@ -279,10 +282,10 @@ class Layouts:
         """Whether the first is the fastest, in words."""
         if not self.rivals:
             return "the first is the fastest" + " of those found" * (len(self.found) > 1)
-        low, high = throughput.between(self.setup)
+        low, high = throughput.between(self.found[0].setup, self.found[0].terms)
         return (
-            f"which of the first {len(self.rivals) + 1} is the fastest their times do not tell: published runs took {low} to {high} times "
-            "the data sheet's"
+            f"which of the first {len(self.rivals) + 1} is the fastest their times do not tell: real steps took {low} to {high} times "
+            "what is computed"
         )
 
     __repr__ = report
@@ -311,13 +314,13 @@ def layouts(
     most: int = SHOWN,
     configuration: Settings | str = "",
 ) -> Layouts:
-    """The meshes, micro-batches and checkpointings with which a model trains on `setup.gpus`, by their time at the data sheet's rates.
+    """The meshes, micro-batches and checkpointings with which a model trains on `setup.gpus`, by their computed time.
 
     A step sees as many tokens as the setup's does. Data parallelism is FSDP: weights are gathered for each micro-batch, or in a
-    pipeline once for all. Time is the data sheet's: arithmetic, bytes through the GPU's memory, and what each dimension sends
-    by the slowest link that it crosses (`Gpu.ring`), one after another, but that what FSDP sends hides behind what its phase computes
-    (`priced`); a pipeline is idle for (P − 1) / m of it. Published runs took 1.3 to 2.4 times that, with sequences of more than 8,192
-    tokens up to 3.7 times (`throughput.runs`), so ranges are shown. Tensor
+    pipeline once for all. Time is matrix products, attention and bytes through the GPU's memory at measured shares of its data sheet's rates (`rates`), and what each
+    dimension sends by the slowest link that it crosses (`Gpu.ring`), one after another, but that what FSDP sends hides behind what its phase
+    computes (`priced`); a pipeline is idle for (P − 1) / m of it. Published runs took 0.85 to 1.15 times that, with sequences of more than 4,096
+    tokens 0.9 to 1.4 times (`throughput`), so ranges are shown; one of them had tensor parallelism, one a pipeline, none a ring. Tensor
     parallelism stays within a node, and a part of a sequence has `LEAST` tokens. Of mixtures routers are balanced. Memory is
     `budget`'s, of each stage and place of a ring; and the allocator of the GPU that needs the most is simulated.
 
@@ -395,9 +398,9 @@ def _divisors(number, most=None):
 
 
 def priced(model: Model, setup: Setup, gpu: Gpu) -> dict[str, float]:
-    """Part of `TERMS`, of mixtures `expert` too -> seconds of one step of a GPU, at the data sheet's rates.
+    """Part of `TERMS`, of mixtures `expert` too -> seconds of one step of a GPU: its own work as `rates` has it, links at the data sheet's rates.
 
-    What FSDP sends hides behind what its own phase computes, arithmetic and memory: weights gathered in forward and backward, gradients
+    What FSDP sends hides behind what its own phase computes, all of it: weights gathered in forward and backward, gradients
     reduced in backward. `data` is the rest, for which the step waits. Where weights stay from forward to backward (`zero2`) backward
     gathers none; in a pipeline the first micro-batch gathers, and the last reduces.
 
@@ -405,31 +408,31 @@ def priced(model: Model, setup: Setup, gpu: Gpu) -> dict[str, float]:
     time that it is idle, Narayanan et al. 2021, arXiv:2104.04473, section 2.2.1.
     """
     mesh, one = setup.mesh, _alone(setup, narrowed=bool(model.experts))  # autocast leaves experts in fp32
-    piped, many, places = mesh.pipeline > 1, setup.accumulation, mesh.context * mesh.tensor
+    piped, many = mesh.pipeline > 1, setup.accumulation
     layers = max(map(len, cut(model.layers, mesh.pipeline)))  # of the longest stage, which the others wait for
     stage = layers / model.layers
-    wide = DTYPE_BYTES[setup.dtypes.compute]
+    compute, slower = setup.dtypes.compute, TOGETHER if setup.gpus > 1 else 1.0
+    wide = DTYPE_BYTES[compute]
     tokens = setup.batch * setup.sequence
     stream = tokens // mesh.context * model.width * wide
     again = 1 + (setup.checkpointing == "full")  # forward's sends are repeated
     passes = 2 * again + 2  # for attention and the MLP, each an all-gather and a reduce-scatter
     keys = tokens * 2 * model.kv_heads * model.head_width / mesh.tensor * wide
     numbers, apart = _held(model, setup)
-    flops = [n * stage / places / gpu.flops(setup.dtypes.compute) for n in _flops(model, one)]
-    moved = [2 * setup.batch * n * stage / places / gpu.bandwidth for n in _made(model, one.replace(batch=1))]
-    sends = fsdp_sends(model, setup, gpu)
+    does = [load.seconds(gpu, compute, setup.gpus) for load in _shares(model, one, mesh, stage)]
+    sends, rate = fsdp_sends(model, setup, gpu), gpu.bandwidth * MEMORY / slower
 
     def ring(size, gpus, apart):
         return size * (gpus - 1) / gpus / gpu.ring(gpus, apart) if gpus > 1 else 0.0
 
     found = {
-        "arithmetic": many * sum(flops),
-        "memory": many * sum(moved) + setup.update_bytes * (numbers + apart) / setup.shards / gpu.bandwidth,
+        **{name: many * sum(phase[name] for phase in does) for name in does[0]},
         "tensor": many * layers * passes * ring(2 * stream, mesh.tensor, 1),
         "context": many * layers * (again + 2) * ring(keys, mesh.context, mesh.tensor),
         "pipeline": many * 2 * (stream / mesh.tensor / gpu.ring(2, setup.gpus // mesh.pipeline) if piped else 0.0),
-        "data": (1 if piped else many) * sum(max(0.0, s - f - m) for s, f, m in zip(sends, flops, moved, strict=True)),
+        "data": (1 if piped else many) * sum(max(0.0, s - sum(d.values())) for s, d in zip(sends, does, strict=True)),
     } | ({"expert": 0.0} if model.experts else {})
+    found["memory"] += setup.update_bytes * (numbers + apart) / setup.shards / rate
     if mesh.expert > 1:
         rows, row = tokens // mesh.context * model.experts_per_token, model.width * wide
         forwards = 1 + (setup.checkpointing != "none")  # rows that come are no product's: they come again
@@ -437,9 +440,23 @@ def priced(model: Model, setup: Setup, gpu: Gpu) -> dict[str, float]:
         found["expert"] = many * layers * _exchanged(travels, mesh.expert, mesh.tensor, gpu)
         # Each way rows come, and are put in another order; of weights' gradients those of its own experts are made.
         copies, spared = layers * 4 * rows * row * (forwards + 1), apart * (1 - 1 / mesh.expert) * wide
-        found["memory"] += many * 2 * (copies - spared) / gpu.bandwidth
+        found["memory"] += many * 2 * (copies - spared) / rate
     found["idle"] = sum(found.values()) * (mesh.pipeline - 1) / (many * mesh.stages)
     return found
+
+
+def _shares(model, one, mesh, stage):
+    """What a GPU does of a batch's forward, and of its backward: its stage's part, which its group divides, but for what Python starts.
+
+    Parts of a sequence divide what grows with the tokens; weights are cast, and have their gradients, on each GPU of the ring.
+    """
+    twice = _work(model, one.replace(batch=2 * one.batch)) if mesh.context > 1 else (Load(), Load())
+    for load, more in zip(_work(model, one), twice, strict=True):
+        standing = max(0, 2 * load.moved - more.moved) if mesh.context > 1 else 0
+        moved = (load.moved - standing) / mesh.context + standing
+        yield replace(
+            load * (stage / mesh.context / mesh.tensor), moved=moved * stage / mesh.tensor, started=load.started * stage
+        )
 
 
 def _held(model, setup):
@@ -489,7 +506,7 @@ def _alone(setup, narrowed):
 
 
 _counted = lru_cache(256)(budget)
-_flops, _made = lru_cache(4096)(phase_flops), lru_cache(4096)(phase_made)
+_work = lru_cache(4096)(phase_work)
 
 
 @lru_cache(4096)

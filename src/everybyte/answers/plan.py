@@ -17,7 +17,8 @@ from ..common import checks
 from ..common.tables import Shown, Table
 from ..theory.budget import budget, course_of, letters, not_derived
 from .headroom import PLAYED, PYTORCH, ROUNDING, Headroom, computes, kept_free, takes
-from .work import Work, made, matrix_flops, sent_by, short_of, standing, updated, work
+from .rates import Load
+from .work import Work, made, phase_loads, sent_by, short_of, standing, updated, work
 
 #: Precisions in the order in which they lose digits.
 DIGITS = {"fp32": 0, "fp16-mixed": 1, "bf16-mixed": 1, "bf16-master": 2, "bf16": 3} | dict.fromkeys(LIBRARIES, 2)
@@ -133,7 +134,10 @@ class Rung:
         """What it does at least."""
         moved = round(_MOVED * made(self.model, self._whole)) + updated(self.model, self.setup)[0]
         rings, copied = sent_by(self.model, self._whole)
-        return Work(matrix_flops(self.model, self.setup), moved, rings, copied, compute=self.setup.dtypes.compute)
+        setup = self.setup
+        forward, backward = phase_loads(self.model, setup)
+        load = (forward + backward) * setup.accumulation + Load(moved=moved)
+        return Work(load, rings, copied, compute=setup.dtypes.compute, gpus=setup.gpus)
 
     @property
     def _states(self):
@@ -220,7 +224,7 @@ class Counted(Rung):
     @cached_property
     def work(self) -> Work:
         moved = 2 * self.model.made(self.setup) + self.model.updated(self.setup)
-        return Work(self.model.flops(self.setup), moved, compute=self.setup.dtypes.compute)
+        return Work(Load(plain=self.model.flops(self.setup), moved=moved), compute=self.setup.dtypes.compute)
 
     @cached_property
     def trace(self):
@@ -233,7 +237,7 @@ class Counted(Rung):
     @property
     def _least(self):
         moved = round(_MOVED * self.model.made(self._whole))
-        return Work(self.model.flops(self._whole), moved, compute=self.setup.dtypes.compute)
+        return Work(Load(plain=self.model.flops(self._whole), moved=moved), compute=self.setup.dtypes.compute)
 
     @property
     def _states(self):

@@ -10,6 +10,7 @@ from ..ask.setup import Lora, Setup
 from ..catalog import Gpu, Model
 from ..catalog.weights import ENDS, summed, trained
 from ..theory.budget import course_of, letters
+from .rates import ALIGNED, Load
 
 
 def standing(setup: Setup) -> tuple[int, int]:
@@ -28,20 +29,30 @@ class Work:
     its implementation does; each batch after the first adds its gradients to those that are there.
 
     Attributes:
-        flops: of its matrix products, and compute: in which data type. moved: bytes to and from the GPU's memory.
+        load: its operations and the bytes to and from the GPU's memory; compute: the data type of its products. gpus: how many train together.
         rings: collectives that go round a ring, together: (bytes to the other GPUs, how many GPUs, how far apart they stand) each.
         copied: bytes over the bus, from the host and to it.
         hosted: bytes to and from the host's memory, where gradients add up and the optimizer works there.
         phases: the same by phase, where GPUs send: of each the part that may run at one time.
     """
 
-    flops: int
-    moved: int
+    load: Load = Load()
     rings: tuple[tuple[int, int, int], ...] = ()
     copied: int = 0
     hosted: int = 0
     compute: str = "bf16"
     phases: tuple["Work", ...] = ()
+    gpus: int = 1
+
+    @property
+    def flops(self) -> int:
+        """Of its matrix products."""
+        return int(self.load.flops)
+
+    @property
+    def moved(self) -> int:
+        """Bytes to and from the GPU's memory."""
+        return int(self.load.moved)
 
     @property
     def sent(self) -> int:
@@ -49,7 +60,8 @@ class Work:
         return sum(size for size, *_ in self.rings)
 
     def seconds(self, gpu: Gpu) -> float:
-        """At the data sheet's rates: arithmetic and memory one after the other, and what is sent hidden behind both, in its own phase.
+        """What the GPU does one after another, at measured shares of its rates (`Load.seconds`), and what is sent hidden behind it, in its own
+        phase, at the data sheet's rates.
 
         FSDP gathers behind forward and backward, and reduces behind backward; DDP's all-reduce runs behind the last backward. ZeRO-1
         sends in the optimizer's step, which hides nothing. Of a phase the longer counts: what it computes, or what it sends. What is sent takes the slowest link that it crosses (`Gpu.ring`), GPUs numbered node by node. What the host does is not in
@@ -61,7 +73,7 @@ class Work:
         if self.phases:
             return sum(phase.seconds(gpu) for phase in self.phases)
         links = sum(size / gpu.ring(*who) for size, *who in self.rings) + self.copied / gpu.host_link
-        return max(self.flops / gpu.flops(self.compute) + self.moved / gpu.bandwidth, links)
+        return max(sum(self.load.seconds(gpu, self.compute, self.gpus).values()), links)
 
 
 def made(model: Model, setup: Setup) -> int:
@@ -69,11 +81,12 @@ def made(model: Model, setup: Setup) -> int:
     return sum(_taken(model, setup.of(model.own)).values())
 
 
-def phase_made(model: Model, setup: Setup) -> tuple[int, int]:
-    """Those of forward, and those of backward. Raises as `work`."""
-    found = Counter()
-    for (_, phase), (times, taken) in _turns(model, setup).items():
-        found[phase] += times * taken.total()
+def phase_work(model: Model, setup: Setup) -> tuple[Load, Load]:
+    """What one batch's forward does, and its backward. Raises as `work`."""
+    setup = setup.of(model.own)
+    found = dict(zip(("forward", "backward"), phase_loads(model, setup), strict=True))
+    for (_, phase), (_, taken, started) in _turns(model, setup).items():
+        found[phase] += _through(setup, taken, started)
     return found["forward"], found["backward"]
 
 
@@ -85,38 +98,45 @@ def work(model: Model, setup: Setup) -> Work:
     """
     setup = setup.of(model.own)
     setup.check_undivided("work")
-    taken = _taken(model, setup)
     rings, copied = sent_by(model, setup)
-    here, there = updated(model, setup)
-    moved, compute = 2 * sum(taken.values()) + here, setup.dtypes.compute
-    phases = tuple(_phases(model, setup)) if rings or copied else ()
-    return Work(matrix_flops(model, setup), moved, rings, copied, there, compute, phases)
+    phases, there = tuple(_phases(model, setup)), updated(model, setup)[1]
+    load, compute, gpus = sum((phase.load for phase in phases), Load()), setup.dtypes.compute, setup.gpus
+    return Work(load, rings, copied, there, compute, phases if rings or copied else (), gpus)
 
 
 def _phases(model, setup):
     """Forward and backward of each batch, of batches that are alike of all together; then what the optimizer's step sends, and does."""
-    products, compute = phase_flops(model, setup), setup.dtypes.compute
-    for (batch, phase), (times, taken) in _turns(model, setup).items():
+    loads, compute, gpus = phase_loads(model, setup), setup.dtypes.compute, setup.gpus
+    for (batch, phase), (times, taken, started) in _turns(model, setup).items():
         rings, copied = sent_by(model, setup, (batch, phase))
-        flops = times * products[phase != "forward"]
-        yield Work(flops, 2 * times * taken.total(), rings, copied, compute=compute)
+        through = _through(setup, taken, started)
+        yield Work((loads[phase != "forward"] + through) * times, rings, copied, compute=compute, gpus=gpus)
     rings, _ = sent_by(model, setup, "optimizer step")
     here, there = updated(model, setup)
-    yield Work(0, 0, rings)
-    yield Work(0, here, hosted=there)
+    yield Work(Load(), rings)
+    yield Work(Load(moved=here, steps=1), hosted=there, gpus=gpus)
+
+
+def _through(setup, taken, started):
+    """What goes through the GPU's memory: each tensor is written and read."""
+    scores = 2 * taken["attention"] if setup.attention == "eager" else 0
+    return Load(moved=2 * taken.total(), scores=scores, started=started)
 
 
 @lru_cache(4096)
 def _turns(model, setup, rounding=1):
-    """(batch, phase) -> (how often it comes, kind of operation -> bytes that it takes by operations of that kind).
+    """(batch, phase) -> (how often it comes, kind of operation -> bytes that it takes by operations of that kind, how many operations).
 
     The first batch, one that stands for all that are alike, and where it differs the last.
     """
     short, found = short_of(setup), {}
-    for (batch, phase, kind), size in course_of(model, short).at(letters(model, short), rounding).taken().items():
+    reading = course_of(model, short).at(letters(model, short), rounding)
+    for (batch, phase), started in reading.started().items():
         alike = batch == (1 if short.accumulation > 1 else 0)
         times = setup.accumulation - short.accumulation + 1 if alike else 1
-        found.setdefault((batch, phase), (times, Counter()))[1][kind] += size
+        found[batch, phase] = times, Counter(), started
+    for (batch, phase, kind), size in reading.taken().items():
+        found[batch, phase][1][kind] += size
     return found
 
 
@@ -124,7 +144,7 @@ def _turns(model, setup, rounding=1):
 def _taken(model, setup, rounding=1, turn=None):
     """Kind of operation -> bytes that forward and backward of all batches take by operations of that kind; or one of `_turns`."""
     found = Counter()
-    for where, (times, taken) in _turns(model, setup, rounding).items():
+    for where, (times, taken, _) in _turns(model, setup, rounding).items():
         if turn in (None, where):
             for kind, size in taken.items():
                 found[kind] += times * size
@@ -187,16 +207,22 @@ def matrix_flops(model: Model, setup: Setup) -> int:
 
 
 def phase_flops(model: Model, setup: Setup) -> tuple[int, int]:
-    """Those of one batch, in forward and in backward; what is recomputed is backward's.
+    """Those of one batch, in forward and in backward; what is recomputed is backward's."""
+    forward, backward = phase_loads(model, setup)
+    return int(forward.flops), int(backward.flops)
+
+
+def phase_loads(model: Model, setup: Setup) -> tuple[Load, Load]:
+    """Matrix products of one batch, in forward and in backward; what is recomputed is backward's.
 
     They are `flops.*` and `checkpoint.flops` of the registry less `flops.masked`, what a causal kernel skips. Of adapters the course is
     asked: where nothing trains before a layer, backward has no product for its input.
     """
     setup = setup.of(model.own)
     if setup.adapters:
-        return _course_flops(model, setup)
+        return _course_products(model, setup)
     tokens, (formed, width) = setup.batch * setup.sequence, _attention(model, setup)
-    square = 2 * setup.batch * model.heads * setup.sequence**2 * width
+    square = model.layers * 2 * setup.batch * model.heads * setup.sequence**2 * width
     head = 2 * tokens * model.vocabulary * model.embedding_width
 
     def used(weight):
@@ -206,18 +232,27 @@ def phase_flops(model: Model, setup: Setup) -> tuple[int, int]:
         share = model.experts and len(weight.shape) == 3
         return weight.numbers * model.experts_per_token // model.experts if share else weight.numbers
 
-    attended = 2 * square if formed else square
-    blocks = 2 * tokens * summed(model, used) + model.layers * attended
-    forward = blocks + head
-    # Where no scores are formed, they are recomputed in backward: five products with half a square.
-    backward = 2 * forward + (not formed) * model.layers * square // 2
-    again = head * (setup.loss == "chunked")
+    blocks = 2 * tokens * summed(model, used)
+    formed_squares, kernel = (2 * square, 0) if formed else (0, square)
+    again = blocks_again = attended_again = 0
     if setup.segment:  # recomputation stops at the last tensor that backward reads
         spared = 0 if setup.dropout or model.experts else 2 * tokens * model.ffn_width * model.width
-        again += blocks - -(-model.layers // setup.segment) * spared
+        blocks_again = blocks + formed_squares - -(-model.layers // setup.segment) * spared
+        attended_again = kernel
     elif setup.checkpointing == "selective":  # formed scores are recomputed up to their softmax
-        again += model.layers * square
-    return forward, backward + again
+        blocks_again, attended_again = (square, 0) if formed else (0, kernel)
+    again = head * (setup.loss == "chunked")
+    forward = _load(model, setup, blocks + formed_squares, head, kernel, 0)
+    # Where no scores are formed, they are recomputed in backward: five products with half a square.
+    backward = 2 * (blocks + formed_squares) + blocks_again
+    return forward, _load(model, setup, backward, 2 * head + again, attended_again, 5 * kernel // 2)
+
+
+def _load(model, setup, blocks, head, attention, backward):
+    """Products of blocks and of the head, and those in attention's kernels. The logits have a row of the vocabulary's size a token."""
+    ragged = head if model.vocabulary % ALIGNED else 0
+    kernels = {"attention": attention, "attention_backward": backward, "sequence": setup.sequence}
+    return Load(plain=blocks + head - ragged, ragged=ragged, **kernels)
 
 
 def _attention(model, setup):
@@ -233,8 +268,12 @@ def _attention(model, setup):
 
 
 @lru_cache(4096)
-def _course_flops(model, setup):
+def _course_products(model, setup):
     one = setup.replace(accumulation=1, no_sync=False)
     reading = course_of(model, one).at(letters(model, one))
-    forward = reading.flops("forward")
-    return forward, reading.flops() - forward
+    names = ("", "head", "attention", "attention backward")
+    forward, backward = (
+        _load(model, setup, *(reading.products(phase).get(name, 0) for name in names))
+        for phase in ("forward", "backward")
+    )
+    return forward, backward

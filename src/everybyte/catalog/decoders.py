@@ -17,8 +17,6 @@ ORDERS = {
 NORM_FIRST = ("opt",)
 #: Fields of a model that no step of theirs is derived with.
 GENERATES_ALONE = ("latent_rank", "shared_experts")
-#: Those whose passes that generate are derived.
-GENERATING = {kind: fields for kind, fields in DECODERS.items() if kind not in ("gemma2", "gemma3", "gpt_oss")}
 
 
 def untrained(model: Model) -> str | None:
@@ -45,24 +43,21 @@ def optimized(model: Model, weights: list) -> list:
     return sorted(weights, key=place)
 
 
-def decoder(model: Model, among=DECODERS) -> str:
+def decoder(model: Model) -> str:
     """transformers' `model_type` of the decoder that a model is.
-
-    Args:
-        among: `DECODERS`, or some of them.
 
     Raises:
         ValueError: where it is none of the derived decoders; the message names the field that differs from the nearest one.
     """
     apart = {
         name: [field for field, allowed in wanted.items() if getattr(model, field) not in allowed]
-        for name, wanted in among.items()
+        for name, wanted in DECODERS.items()
     }
     nearest = min(apart, key=lambda name: len(apart[name]))
     if not apart[nearest]:
         return nearest
     field = apart[nearest][0]
-    allowed = among[nearest][field]
+    allowed = DECODERS[nearest][field]
     said = f"{allowed[0]} to {allowed[-1]:,}" if isinstance(allowed, range) else " or ".join(map(repr, allowed))
     raise ValueError(
         f"Model.{field}: {getattr(model, field)!r} of {model.name} is of no decoder whose passes are derived; allowed, as in "

@@ -329,9 +329,14 @@ class Model:
         if self.family is None:
             own |= {
                 "dropout": 0.1 * self.has_positions,
-                "attention": "eager" if self.softcap or self.sinks else "flash",
+                "attention": "eager" if self.eager_alone else "flash",
             }
         return own
+
+    @property
+    def eager_alone(self) -> bool:
+        """Whether transformers' code has no other attention than eager. Source: `_supports_sdpa` of models/gemma2 and gpt_oss."""
+        return self.softcap or self.sinks
 
     @property
     def turning(self) -> int:

@@ -198,30 +198,53 @@ def measure(options):
 def rehearse(options):
     from .. import rehearsal
 
-    again = options.recheck is not None
-    if sum(map(bool, (options.script, options.grid, again))) != 1 and not (options.set_up or options.install):
-        allowed = "everybyte rehearse -- python train.py ..., --grid, --recheck, --set-up, or --install"
-        raise ValueError(f"rehearse: nothing to run; allowed: {allowed}")
+    again, prepares = options.recheck is not None, options.set_up or options.install
+    runs = sum(map(bool, (options.script, options.grid, again)))
+    if runs + options.list > 1 or not (runs or prepares or options.list or options.torch or options.packages):
+        allowed = "everybyte rehearse -- python train.py ..., --grid, --recheck, --set-up, --install, or --list"
+        raise ValueError(f"rehearse: nothing to run, or too much; allowed: {allowed}")
     if options.without_triton and not options.set_up:
         raise ValueError("rehearse --without-triton: nothing is installed; allowed: with --set-up")
-    if options.set_up or options.install:
-        where = None
-        if options.set_up:
-            where = rehearsal.set_up(torch=options.torch, say=terminal.note, triton=not options.without_triton)
-        if options.install:
-            where = rehearsal.install(options.install, say=terminal.note)
-        if not options.grid and not options.script and not again:
-            said = where.manifest | {"folder": str(where.folder)}
-            return said, f"{where.folder.name}: PyTorch {where.manifest['torch']}, no GPU and nothing of NVIDIA's", 0
+    if options.list:
+        found = rehearsal.versions.there()
+        return found, rehearsal.versions.table(found), 0
+    folder = _environment(options)
+    if not runs:
+        where = rehearsal.place.find(folder)
+        return where.manifest | {"folder": str(where.folder)}, _ready(where), 0
     if rehearsal.place.real_gpu():
         terminal.note("This machine has a GPU: `everybyte measure` says more than a rehearsal.")
     if again or options.grid:
-        return _grid(options, again)
+        return _grid(options, again, folder)
     found = rehearsal.rehearse_script(
-        options.script, options.gpu, gpus=options.gpus, alone=options.alone, steps=options.steps,
+        options.script, options.gpu, gpus=options.gpus, alone=options.alone, steps=options.steps, folder=folder,
         memory=given.size("--memory", options.memory), rows=_share(options.rows), routing=options.routing, streams=options.streams, padded=options.padded, snapshot=options.snapshot, quiet=options.json,
     )  # fmt: skip
     return found.as_dict(), found, 128 - found.status if found.status < 0 else found.status  # of a signal, a shell's
+
+
+def _environment(options):
+    """The folder of the environment that the options name, set up where they say so; None for the default."""
+    from .. import rehearsal
+
+    folder = None
+    if options.packages and options.install:
+        raise ValueError(
+            "rehearse --install: beside --with, which has a folder for each set of packages; allowed: one of them"
+        )
+    if options.set_up:
+        folder = rehearsal.versions.set_up(options.torch, triton=not options.without_triton, say=terminal.note)
+    if options.torch or options.packages:
+        folder = rehearsal.environment(options.torch, options.packages, say=terminal.note)
+    if options.install:
+        rehearsal.install(options.install, folder, say=terminal.note)
+    return folder
+
+
+def _ready(where):
+    """What an environment has, in a line."""
+    packages = "".join(f", {name} {version}" for name, version in where.manifest.get("packages", {}).items())
+    return f"{where.folder.name}: PyTorch {where.manifest['torch']}{packages}, no GPU and nothing of NVIDIA's"
 
 
 def _share(said):
@@ -232,11 +255,11 @@ def _share(said):
         raise ValueError(f"--rows: {said!r}; allowed: none, all, or a number from 0 to 1") from None
 
 
-def _grid(options, again):
+def _grid(options, again, folder):
     """Rehearse the labs' grid, or repeat some of its runs."""
     from .. import rehearsal
 
-    asked = {"workers": options.workers, "say": terminal.note}
+    asked = {"workers": options.workers, "say": terminal.note, "folder": folder}
     if again:
         shelf = rehearsal.recheck(options.gpu, options.out, count=options.recheck, **asked)
         said = f"{shelf.head['rechecked']} of {len(shelf.found)} steps ask for what stands there"

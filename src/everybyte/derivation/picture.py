@@ -11,7 +11,7 @@ _FURTHER = (1, 2**12)
 
 
 def regions(derivation, gpu=None, over: tuple[str, str] | None = None):
-    """matplotlib's figure, with its text as `alt`; with a `gpu`, a line where the peak passes its memory."""
+    """matplotlib's figure, with its text as `alt`; with a `gpu`, a line where its tensors alone would fill it."""
     import numpy
 
     from .. import draw
@@ -28,7 +28,9 @@ def regions(derivation, gpu=None, over: tuple[str, str] | None = None):
         shown.append((_part(derivation.at(**dict(zip((across, up), middle, strict=True)))), name))
     seen = [name for _, name in shown]
     numbers = numpy.array([seen.index(name) if name in seen else 0 for name in names])[where]
-    limits = {} if gpu is None else {f"{gpu.name}: {units.text(gpu.memory)}": (peak.tolist(), gpu.memory)}
+    limits = (
+        {} if gpu is None else {f"tensors alone fill {gpu.name}: {units.text(gpu.memory)}": (peak.tolist(), gpu.memory)}
+    )
     title = f"{derivation.name}, {derivation.setup.precision}: where the peak is"
     return draw.regions(x, y, numbers.tolist(), shown, across, up, title, limits)
 

@@ -487,7 +487,7 @@ class Derivation(Shown):
         """Which instant is the peak, over two letters: matplotlib's figure, with its text as `alt`.
 
         Args:
-            gpu: of the catalog; a line where the peak passes its memory. sizes: of the reader's other letters.
+            gpu: of the catalog; a line where tensors alone would fill it. sizes: of the reader's other letters.
             over: the two letters, across and up; by default sequence and batch, or batch and the letter there is.
         """
         from .picture import regions

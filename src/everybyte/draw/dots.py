@@ -119,7 +119,7 @@ def fronts(
     beside(ax, (0.01, usable), f"usable {amount(limit, 'GiB')}", (0, -12), 9, **place)
     ax.margins(x=0.15)
     most = 1.15 * max(usable, *(size for _, size in dots))
-    ax.set(ylim=(0, most), xlabel="seconds a step at the data sheet's rates", ylabel="peak, GiB")
+    ax.set(ylim=(0, most), xlabel="seconds a step, as computed", ylabel="peak, GiB")
     _number(fig, ax, dots, front, [name for name, *_ in best])
     said = "; ".join(f"{name} {seconds:,.3g} s, {amount(size, 'GiB')}" for name, seconds, size in best)
     fig.alt = f"Dots, {title}, peak memory over seconds a step, {len(points)} in all, {amount(limit, 'GiB')} usable, {sum(running)} run. Beaten by none: {said}."

@@ -147,7 +147,7 @@ def _stacked_said(rows, capacity, title, unit, capacity_label):
     if capacity is not None:
         over = [label for label, parts in rows.items() if sum(parts.values()) > capacity]
         text += f" {capacity_label[:1].upper()}{capacity_label[1:]} {amount(capacity, unit)}: "
-        text += f"{', '.join(over)} {'does' if len(over) == 1 else 'do'} not fit." if over else "all fit."
+        text += f"{', '.join(over)} {'does' if len(over) == 1 else 'do'} not fit." if over else "all are below it."
     return text
 
 
@@ -262,7 +262,7 @@ def lines(
 
     Args:
         x: ascending. curves: {label: (part, values)}, values in bytes where `unit` is a key of `units.UNITS`.
-        mark: an x to mark with each curve's value. log: whether both axes are logarithmic. capacity: a horizontal line.
+        mark: an x to mark with each curve's value. log: whether both axes are logarithmic. capacity: usable bytes, a horizontal line.
 
     Raises:
         ValueError: an unknown part, a curve that is not as long as `x`, fewer than two points.
@@ -292,7 +292,7 @@ def lines(
         at = _scaled(capacity, unit)
         ax.axhline(at, color=INK, linestyle="--", linewidth=1.5)
         place = {"xycoords": ("axes fraction", "data"), "va": "bottom"}
-        beside(ax, (0.01, at), f"capacity {amount(capacity, unit)}", size=9.5, **place)
+        beside(ax, (0.01, at), f"usable {amount(capacity, unit)}", size=9.5, **place)
     _name_ends(ax, {label: _scaled(ys[-1], unit) for label, (_, ys) in curves.items()})
     if near is not None:
         ax.axvline(x[near], color=MUTED, linestyle=":", linewidth=1.2)

@@ -7,8 +7,9 @@ from types import SimpleNamespace
 
 from ..allocator import STEPS, Reserved, Settings, play
 from ..ask.setup import Setup
-from ..catalog import Described, Gpu
+from ..catalog import Described, Gpu, Model
 from ..catalog import gpu as find_gpu
+from ..rules import WHOLE, broken
 from ..step.course import Course, Found, Operation, Reading
 from ..step.witness import Followed, starred
 from .requests import requests
@@ -131,7 +132,7 @@ class Trace(Followed):
         memory: int | None = None,
         steps: int = STEPS,
         clear: bool = False,
-        whole: bool = True,
+        whole: bool | None = None,
     ) -> Reserved:
         """What PyTorch's allocator reserves for it on a GPU, from the first weight on, simulated, and what these bytes are.
 
@@ -143,9 +144,12 @@ class Trace(Followed):
         Args:
             gpu: of the catalog, or its name: how large cuBLAS's workspaces are. configuration: as `PYTORCH_ALLOC_CONF`.
             memory: bytes that the process has; by default no limit. steps: how many, with the first.
-            clear: whether the cache is emptied after each step. whole: whether weights that FSDP divides are first made whole on
-                the GPU; else as shares, as from a module on meta.
+            clear: whether the cache is emptied after each step. whole: whether weights are first made whole on the GPU, in fp32; else
+                they come as they stay, as from a checkpoint or from a module on meta. None: whole where the book's own step makes
+                them so, else as they stay.
         """
+        if whole is None:
+            whole = isinstance(self.model, Model) and not broken(WHOLE, self.setup, self.model)
         gpu = find_gpu(gpu) if isinstance(gpu, str) else gpu
         asked = requests(self, gpu.cublas_workspace, whole)
         return play(asked, configuration, memory, gpu.memory, steps, clear)

@@ -32,7 +32,7 @@ const stack = {
     const multi = r.rows.length > 1;
     const above = multi && paint.narrow; // the labels stand above their bars
     const left = multi && !above ? 16 + Math.max(...r.rows.map((x) => paint.measure(x.label, true))) : 8;
-    const words = (row) => part(row.total, spec.unit) + (r.capacity !== undefined && row.total > r.capacity ? ", too much" : mayRunOut(row.v, row.total) ? ", may run out" : "");
+    const words = (row) => part(row.total, spec.unit) + (row.total > row.v.capacity ? ", too much" : mayRunOut(row.v, row.total) ? ", may run out" : "");
     const right = paint.width - 14 - Math.max(...r.rows.map((row) => paint.measure(words(row), true)));
     const [bar, gap] = !multi ? [56, 12] : r.rows.length > 8 ? [22, 5] : [28, 12]; // many stand closer: all are seen at once
     const [head, top, rim] = [above ? 20 : 0, 26, Math.min(gap / 2, 5)];

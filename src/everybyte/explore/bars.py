@@ -26,6 +26,7 @@ from .controls import (
     powers,
     shared,
     steps,
+    usable_of_each,
 )
 from .explorer import Explorer, told
 from .pictures import Printed, Stack
@@ -107,7 +108,7 @@ def zero(model: Model | None = None, setup: Setup | None = None) -> Explorer:
         steps("gpus", "GPUs", counts, gpus, "shards", gpus_label),
         shared("gpu"),
     ]
-    sent = [(name, "zero.sent") for name in said("zero")["also"]]
+    sent = [*((name, "zero.sent") for name in said("zero")["also"]), usable_of_each(counts)]
     return told("zero", controls, Stack(said("zero")["parts"], bars="stage"), derived=sent)
 
 

@@ -1,14 +1,17 @@
 """The controls: sliders, steps and choices, and those that all explorers of a kernel share."""
 
+import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from functools import cache, wraps
+from functools import cache, reduce, wraps
 from inspect import getdoc, signature
+from operator import getitem
 from typing import ParamSpec, TypeVar
 
 import ipywidgets as widgets
 import traitlets
 
+from ..answers.headroom import Headroom
 from ..ask.choices import COMMON_OPTIMIZERS, OPTIMIZER_IMPLS
 from ..ask.setup import Setup
 from ..catalog import Gpu, Model, gpus, models
@@ -16,6 +19,7 @@ from ..common import checks
 from ..formulas import SYMBOLS, bindings
 from ..rules.formulas import GPT, refused
 from .courses import PRECISIONS_OF_UPDATES, numbers_of
+from .pictures import Printed
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
@@ -351,9 +355,28 @@ def _models():
 @cache
 def _gpus():
     return {
-        name: {"capacity": g.memory, "capacity_label": g.title, "host_link": g.host_link, "flop_rate": g.bf16_flops}
-        for name, g in gpus().items()
-    }
+        name: {
+            "card_no": i, "capacity": Headroom().usable(g), "capacity_label": f"{g.title}, usable", "host_link": g.host_link,
+            "flop_rate": g.bf16_flops,
+        }
+        for i, (name, g) in enumerate(gpus().items())
+    }  # fmt: skip
+
+
+def usable_of_each(counts: Sequence[int]) -> tuple[str, Printed]:
+    """A derived value: what is usable of a card of the catalog where so many GPUs divide the model, NCCL's buffers taken off."""
+    several = {n: Setup(gpus=n, sharding="zero3") if n > 1 else Setup() for n in counts}
+    usable = [{n: Headroom().usable(card, setup) for n, setup in several.items()} for card in gpus().values()]
+    return "capacity", looked_up("usable bytes", ("card_no", "shards"), usable)
+
+
+def looked_up(name: str, symbols: Sequence[str], rows) -> Printed:
+    """A quantity that stands in a table. rows: lists by number or mappings by value, one in another, for each of the symbols."""
+
+    def look(*values):
+        return reduce(getitem, values, rows)
+
+    return Printed(name, symbols, look, f"(v) => ({json.dumps(rows)})" + "".join(f"[v.{symbol}]" for symbol in symbols))
 
 
 @cache

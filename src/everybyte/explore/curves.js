@@ -208,7 +208,7 @@ const front = {
     const best = points.filter((p) => !points.some((o) => o !== p && o.seconds <= p.seconds && o.bytes <= p.bytes && (o.seconds < p.seconds || o.bytes < p.bytes)));
     return { ...run, points, best: best.sort((a, b) => a.seconds - b.seconds), first: points.find((p) => p.runs), subject: subjectOf(spec, state) };
   },
-  said: (r) => r.first ? `first of those that run, at the data sheet's rates: ${r.first.name}, ${fixed(r.first.seconds, 2)} s a step, ${front.bytes(r)}; ${r.binding}`
+  said: (r) => r.first ? `first of those that run, by computed time: ${r.first.name}, ${fixed(r.first.seconds, 2)} s a step, ${front.bytes(r)}; ${r.binding}`
     : `none of ${r.tried} layouts runs; ${amount(r.usable)} are usable`,
   bytes: (r) => `${amount(r.first.bytes)} live of ${amount(r.usable)} usable, ${amount(r.first.reserved)} reserved`,
   describe: (spec, r) => `${r.subject}: ${front.said(r)}.`,
@@ -228,7 +228,7 @@ const front = {
     rungs(paint, left, right, y, ticks(high));
     const every = ticks(long - low, "s").slice(1)[paint.narrow ? 1 : 0] ?? long - low;
     for (let i = Math.ceil(low / every); i * every <= long; i++) paint.text(x(i * every), bottom + 14, tick(i * every, "s"), { anchor: "middle" });
-    paint.text((left + right) / 2, bottom + 32, "a step, at the data sheet's rates", { anchor: "middle" });
+    paint.text((left + right) / 2, bottom + 32, "a step, as computed", { anchor: "middle" });
     paint.line(left, y(r.usable), right, y(r.usable), LIMIT);
     paint.near(right, y(r.usable) - 9, `usable: ${amount(r.usable)}`, { end: true });
     paint.curve(r.best.map((p) => [x(p.seconds), y(p.bytes)]), spec.looks.activations, "");

@@ -167,7 +167,7 @@ class Front(Kind):
             return f"{subject}: none of {run.tried} layouts runs; {units.text(run.usable)} are usable."
         name, seconds, size, reserved = first
         said = f"{seconds:.2f} s a step, {units.text(size)} live of {units.text(run.usable)} usable, {units.text(reserved)} reserved"
-        return f"{subject}: first of those that run, at the data sheet's rates: {name}, {said}; {run.binding}."
+        return f"{subject}: first of those that run, by computed time: {name}, {said}; {run.binding}."
 
     def figure(self, title, subject, values, variants):
         run = self.compute(values)

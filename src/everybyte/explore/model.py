@@ -59,7 +59,9 @@ def model(derivation, gpu: Gpu | None = None, view: str = "parts", over: tuple[s
         raise ValueError(f"explore.model.over: {over!r} with view {view!r}; allowed: with view 'map'")
     controls = _sizes(derivation)
     shown = [c.name for c in controls]
-    base = {name: 1 for letter, name in _NAMES.items() if letter not in derivation.letters}
+    base = {"alone": said("model")["alone"]} | {
+        name: 1 for letter, name in _NAMES.items() if letter not in derivation.letters
+    }
     title = _TITLES[view].format(name=derivation.name)
     if view == "timeline":
         picture: Kind = Timeline(_Courses(derivation), labelled(derivation.part_names), shown)

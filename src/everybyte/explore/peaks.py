@@ -1,6 +1,5 @@
 """Explorers of a peak, with a bar for each precision, number of GPUs, cut of the batch, way to train or to serve."""
 
-import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -22,10 +21,60 @@ from ..formulas.symbols import B, G, autocast, n_a, w
 from ..theory import inference
 from ..theory.letters import factor, text
 from .beside import said, table
-from .controls import OF_THE_STEP, Choice, Slider, asked, counted, gpts, listed, one_step, opens, powers, shared, steps
-from .courses import AXES, BY, CHUNKS, LONE, UPDATE_BY, Courses, Printer, Size, Steps, cases, kinds, numbers_of, only
+from .controls import (
+    OF_THE_STEP,
+    Choice,
+    Slider,
+    asked,
+    counted,
+    gpts,
+    listed,
+    looked_up,
+    one_step,
+    opens,
+    powers,
+    precision_label,
+    shared,
+    steps,
+    usable_of_each,
+)  # fmt: skip
+from .courses import (
+    AXES,
+    BY,
+    CHUNKS,
+    LONE,
+    PRECISIONS_OF_UPDATES,
+    UPDATE_BY,
+    Courses,
+    Printer,
+    Size,
+    Steps,
+    cases,
+    kinds,
+    numbers_of,
+    only,
+)  # fmt: skip
 from .explorer import Explorer, told
-from .pictures import Printed, Stack, labelled, may_run_out
+from .pictures import Stack, labelled, may_run_out
+
+#: The file of what PyTorch's allocator needs beside live bytes, beside this one; `tools/explorers.py` writes it: explorer -> bar -> the
+#: percent of one GPU, and of several where there are, the most of the steps that were simulated. And how many those are, each.
+PIECES, SIMULATED = "pieces.json", 12
+
+
+def margin(name: str, symbols: Sequence[str], labels: Mapping[int, str]) -> list[tuple]:
+    """Derived values: the percent of live bytes that PyTorch's allocator may need beside them, and how many steps were simulated.
+
+    Args:
+        name: of the explorer. symbols: what chooses a bar, and where each has one for several GPUs too, `several`. labels: value of
+            the first -> the bar's label.
+    """
+    rows = table(PIECES)[name]
+    found = {value: rows[label] if len(symbols) > 1 else rows[label][0] for value, label in labels.items()}
+    return [
+        ("margin", looked_up("percent kept in pieces", symbols, found)),
+        ("simulated", Size("steps", str(SIMULATED), {})),
+    ]
 
 
 @dataclass(frozen=True)
@@ -68,6 +117,10 @@ def peaks(name: str, bars: str, courses: Steps, kind: type[Peak] = Peak, **more)
     return kind(parts, bars=bars, courses=courses, **more)
 
 
+#: The bars of `precision`.
+PRECISIONS_SAID = [precision_label(Setup(**fields)) for fields in PRECISIONS_OF_UPDATES]
+
+
 @opens(*OF_THE_STEP)
 def precision(model: Model | None = None, setup: Setup | None = None, gpu: Gpu | None = None) -> Explorer:
     """Chapter 21: the peak of a GPT's step with the plain loss, in exact tensor bytes, a bar for every precision.
@@ -85,7 +138,8 @@ def precision(model: Model | None = None, setup: Setup | None = None, gpu: Gpu |
         shared("gpu", gpu and gpu.name),
     ]
     courses = Courses("precision", *cases(deepest, *BY), *cases(deepest, *UPDATE_BY))
-    return told("precision", controls, peaks("precision", "precision", courses), derived=[LONE])
+    derived = [LONE, *margin("precision", ("precision_no",), dict(enumerate(PRECISIONS_SAID)))]
+    return told("precision", controls, peaks("precision", "precision", courses), derived=derived)
 
 
 #: The explorer's largest number of GPUs.
@@ -99,6 +153,8 @@ def _divided(fields):
 
 _FORMS = only("form", *(i for i, fields in enumerate(AXES["form"]) if _divided(fields)))
 _UPDATED = only("precision_no", *(i for i, fields in enumerate(AXES["precision_no"]) if _divided(fields)))
+#: The bars of `sharding` that have a margin of their own.
+SHARING = ("1 GPU", "several GPUs")
 #: Whether several GPUs share the model.
 _SEVERAL = ("several", Min(G - 1, 1))
 
@@ -117,7 +173,7 @@ def sharding(model: Model | None = None, setup: Setup | None = None, gpu: Gpu | 
 
     The model is one of the catalog's of GPT-2's architecture; by default GPT-2 XL under mixed precision on 8 GPUs.
     """
-    known = gpts()
+    known, counts = gpts(), powers(0, MOST.bit_length() - 1)
     options, deepest = kinds(known)
     start, chosen = model or known["gpt2-xl"], setup or Setup(gpus=8, sharding="zero3", precision="bf16-mixed")
     checks.one_of("sharding", "model", start.name, known)
@@ -125,7 +181,7 @@ def sharding(model: Model | None = None, setup: Setup | None = None, gpu: Gpu | 
     controls = [
         Choice("precision", "precision", _precisions(("eager", "dropout"), sharding="zero3"), chosen.precision),
         Choice("model", "model", options, start.name),
-        steps("gpus", "number of GPUs", powers(0, MOST.bit_length() - 1), chosen.gpus, "shards", counted("GPU")),
+        steps("gpus", "number of GPUs", counts, chosen.gpus, "shards", counted("GPU")),
         *one_step(setup, chosen, min(m.positions for m in known.values())),
         shared("gpu", gpu and gpu.name),
     ]
@@ -133,11 +189,14 @@ def sharding(model: Model | None = None, setup: Setup | None = None, gpu: Gpu | 
     batches = cases(deepest, *BY, form=_FORMS, several=several)
     updates = cases(deepest, *UPDATE_BY, precision_no=_UPDATED, several=several)
     courses = Courses("sharding", *batches, *updates)
-    return told("sharding", controls, peaks("sharding", "gpus", courses), derived=[LONE, _SEVERAL])
+    derived = [LONE, _SEVERAL, usable_of_each(counts), *margin("sharding", ("several",), dict(enumerate(SHARING)))]
+    return told("sharding", controls, peaks("sharding", "gpus", courses), derived=derived)
 
 
 #: Derived values of a step cut into micro-batches: their number, the sequences of each, whether there are several.
 CUT = [("accumulation", Min(n_a, B)), ("batch", ceiling(B / n_a)), ("accumulated", Min(n_a - 1, 1)), LONE]
+#: Into how many micro-batches a step is cut -> its label.
+CUTS = {n: counted("micro-batch", "es")(n) for n in powers(0, 6)}
 _ADAMW = only("optimizer_no", COMMON_OPTIMIZERS.index("adamw"))
 
 
@@ -167,12 +226,17 @@ def batches(model: Model | None = None, setup: Setup | None = None, gpu: Gpu | N
         Choice("step", "optimizer's step", fused, chosen.optimizer_impl),
         steps("whole", "in a step", powers(0, 8), chosen.batch * chosen.accumulation, "batch", counted("sequence")),
         steps("sequence", "sequence (tokens)", powers(7, 10), chosen.sequence),
-        steps("cut", "cut into", powers(0, 6), chosen.accumulation, "accumulation", counted("micro-batch", "es")),
+        steps("cut", "cut into", list(CUTS), chosen.accumulation, "accumulation", CUTS.get),
         shared("gpu", gpu and gpu.name),
     ]
     every = cases(deepest, "form", "eager", "lone", "accumulated", "chunked")
     courses = Courses("batches", *every, *cases(deepest, *UPDATE_BY, optimizer_no=_ADAMW))
-    return told("batches", controls, peaks("batches", "cut", courses), derived=CUT)
+    return told(
+        "batches",
+        controls,
+        peaks("batches", "cut", courses),
+        derived=[*CUT, *margin("batches", ("accumulation",), CUTS)],
+    )
 
 
 def _usable(cards: Mapping[str, Gpu]) -> dict[str, dict]:
@@ -180,9 +244,6 @@ def _usable(cards: Mapping[str, Gpu]) -> dict[str, dict]:
     return {name: {"capacity": Headroom().usable(g), "capacity_label": f"{name}, usable"} for name, g in cards.items()}
 
 
-#: The file of what PyTorch's allocator needs beside live bytes, beside this one; `tools/explorers.py` writes it: label of a set of
-#: switches -> the percent of one GPU and of several, the most of the steps that were simulated. And how many those are, each.
-PIECES, SIMULATED = "pieces.json", 12
 #: The bars of `planning`: label of a set of switches -> symbols' values beside those of the controls.
 SWITCHES = said("planning")["switches"]
 #: The setup that `planning` opens with, which chapter 45 plans.
@@ -206,7 +267,7 @@ def planning(model: Model | None = None, setup: Setup | None = None, gpu: Gpu | 
     checks.one_of("planning", "gpu", card, gpus())
     checks.one_of("planning", "setup.sharding", chosen.sharding, ("zero3",) if chosen.gpus > 1 else ("none",))
     plain, counts = said("planning")["asked"], powers(0, 10)
-    switches = {label: plain | more | _pieces(label) for label, more in SWITCHES.items()}
+    switches = {label: plain | more | {"switch_no": i} for i, (label, more) in enumerate(SWITCHES.items())}
     controls = [
         Choice("model", "model", options, start.name),
         Choice("gpu", "GPU", {n: {"card_no": i, "capacity_label": f"{n}, usable"} for i, n in enumerate(gpus())}, card),
@@ -220,32 +281,9 @@ def planning(model: Model | None = None, setup: Setup | None = None, gpu: Gpu | 
     every = cases(deepest, "form", "lone", "segmented", "accumulated", "chunked", form=_FORMS, several=several)
     updates = cases(deepest, *UPDATE_BY, precision_no=_UPDATED, optimizer_no=_ADAMW, several=several)
     courses = Courses("planning", *every, *updates)
-    derived = [*CUT, *_FSDP, ("capacity", _usable_of_each(counts)), ("margin", _MARGIN)]
+    needs = margin("planning", ("switch_no", "several"), dict(enumerate(SWITCHES)))
+    derived = [*CUT, *_FSDP, usable_of_each(counts), *needs]
     return told("planning", controls, peaks("planning", "switches", courses), derived=derived)
-
-
-#: Percent of live bytes that PyTorch's allocator may need beside them.
-_MARGIN = Size(
-    "percent kept in pieces",
-    "one+(many-one)*several",
-    {"one": "pieces_one", "many": "pieces_many", "several": "several"},
-)
-
-
-def _pieces(label):
-    """The values of a set of switches that say what the allocator needs."""
-    one, many = table(PIECES).get(label, (0, 0))
-    return {"pieces_one": one, "pieces_many": many, "simulated": SIMULATED}
-
-
-def _usable_of_each(counts):
-    """A quantity: what is usable on a card of the catalog where so many GPUs divide the model, NCCL's buffers taken off."""
-    several = {n: Setup(gpus=n, sharding="zero3") if n > 1 else Setup() for n in counts}
-    usable = [[Headroom().usable(card, setup) for setup in several.values()] for card in gpus().values()]
-    script = f"(v) => {json.dumps(usable)}[v.card_no][{json.dumps(counts)}.indexOf(v.shards)]"
-    return Printed(
-        "usable bytes", ("card_no", "shards"), lambda card_no, shards: usable[card_no][counts.index(shards)], script
-    )
 
 
 MODELS: list[str] = said("adapters")["models"]
@@ -304,7 +342,8 @@ def adapters(model: Model | None = None, setup: Setup | None = None, gpu: Gpu | 
         found[numbers] = deep, setup_of(way, targets, again, dropout=dropout, batch=2, sequence=2)
     updates = {numbers[:3]: case for numbers, case in found.items() if not any(numbers[3:])}
     courses = Courses("adapters", by, found, by[:3], updates)
-    return told("adapters", controls, peaks("adapters", "way", courses))
+    needs = margin("adapters", ("way",), dict(enumerate(WAYS)))
+    return told("adapters", controls, peaks("adapters", "way", courses), derived=needs)
 
 
 # -- what fits where a model generates

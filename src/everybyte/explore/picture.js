@@ -61,7 +61,7 @@ function against(v, total, fits) {
 
 // Whether so many live bytes fit, and do not with what PyTorch's allocator may need: pictures.py's `may_run_out`, and its sentence.
 const mayRunOut = (v, total) => total <= v.capacity && v.capacity < total * (1 + (v.margin ?? 0) / 100);
-const inPieces = (v, total) => v.margin === undefined ? "" : ` In ${v.simulated} such steps simulated, PyTorch's default allocator needed up to ${v.margin} % more than live bytes: `
+const inPieces = (v, total) => v.margin === undefined ? (v.alone ? ` ${v.alone}` : "") : ` In ${v.simulated} such steps simulated, PyTorch's default allocator needed up to ${v.margin} % more than live bytes: `
   + (mayRunOut(v, total) ? "more than is left, it may run out." : "less than is left.");
 
 // An amount, where it is one.

@@ -117,9 +117,9 @@ def may_run_out(values: Mapping, total: float) -> bool:
 
 
 def _in_pieces(values, total):
-    """A sentence on what PyTorch's allocator needs beside `total` live bytes; empty where `values` have no `margin`."""
+    """A sentence on what PyTorch's allocator needs beside `total` live bytes; where `values` have no `margin`, what they say is `alone`."""
     if "margin" not in values:
-        return ""
+        return f" {values['alone']}" if "alone" in values else ""
     said = f" In {values['simulated']} such steps simulated, PyTorch's default allocator needed up to {values['margin']} % more than live bytes: "
     return said + ("more than is left, it may run out." if may_run_out(values, total) else "less than is left.")
 

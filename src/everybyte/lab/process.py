@@ -8,7 +8,8 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import IO, cast
 
@@ -140,6 +141,32 @@ class Bench(children.Ending):
         if self._worker is not None:
             self._worker.end()
         self._worker = None
+
+
+def at_once(
+    start: Callable[..., Worker], jobs: int, one: Callable, wanted: Iterable, stop: Callable = lambda: None
+) -> None:
+    """Call `one(bench, item)` for each of the wanted, `jobs` at once, each on a `Bench` of its own.
+
+    When this ends, in whatever way, the workers have ended. stop: called before that, where an error or Ctrl-C ends it.
+    """
+    with contextlib.ExitStack() as ending:
+        pool = ending.enter_context(ThreadPoolExecutor(jobs))
+        free = [ending.enter_context(Bench(start)) for _ in range(jobs)]  # they end before the pool does
+
+        def on_one(item):
+            bench = free.pop()
+            one(bench, item)
+            free.append(bench)
+
+        asked = [pool.submit(on_one, item) for item in wanted]
+        try:
+            for running in asked:
+                running.result()
+        except BaseException:
+            stop()
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
 
 
 def ask(worker: Worker, model: Model, setup: Setup, device: str | None, timeout: float, **options):

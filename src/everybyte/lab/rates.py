@@ -14,8 +14,10 @@ OPTIONS = {"warm_up": 1, "points": 160}
 LONGEST, TRAINING = 15.0, 60.0
 #: Share of the catalog's dense 16-bit peak that a step reaches in 16 bits, in TF32, and in fp32.
 USED, TF32, FP32 = 0.45, 0.2, 1 / 20
-#: How often eager attention reads or writes its scores; Python's seconds per block, forward and backward.
-PASSES, LAUNCH = 16, 1.5e-3
+#: The same of logits whose rows are no multiple of 8 numbers, in 16 bits.
+UNEVEN = 0.11
+#: How often eager attention reads or writes its scores, at the catalog's bandwidth; Python's seconds per block, forward and backward.
+PASSES, LAUNCH = 70, 1.5e-3
 #: Bytes per parameter that an optimizer's step moves; seconds of overhead per measurement.
 MOVED, AROUND = 40, 0.4
 
@@ -47,11 +49,15 @@ def tokens_of_step(setup: Setup) -> int:
 
 
 def step_seconds(model: Model, setup: Setup, gpu: Gpu, tf32: bool = False) -> float:
-    """Seconds of a step, by rule of thumb: good enough for a plan."""
+    """Seconds of a step, by rule of thumb: good enough for a plan. An H200 took 0.9 to 2.6 times as long, half of its 42 steps up to 1.3
+    times (`labs/records`)."""
     tokens, compute = tokens_of_step(setup), setup.dtypes.compute
     again = 4 / 3 if setup.segment else 1
     arithmetic = again * flops_of_step(model, tokens, setup.sequence) / gpu.bf16_flops
     arithmetic /= USED if compute != "fp32" else TF32 if tf32 else FP32
+    if compute != "fp32" and model.vocabulary % 8:
+        logits = 6 * tokens * model.vocabulary * model.embedding_width
+        arithmetic += logits / gpu.bf16_flops * (1 / UNEVEN - 1 / USED)
     scores = model.layers * model.heads * tokens * setup.sequence * DTYPE_BYTES[compute]
     eager = PASSES * again * scores / gpu.bandwidth if setup.attention == "eager" else 0
     asked = again * model.layers * LAUNCH * setup.accumulation

@@ -4,8 +4,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
@@ -17,7 +15,7 @@ from . import devices
 from .grid import Configuration, for_gpu, grid
 from .measurement import Measurement
 from .measuring import START, check_request
-from .process import Bench, Failed, Worker
+from .process import Bench, Failed, Worker, at_once
 from .rates import options
 from .recipe import Recipe
 from .records import append, fingerprint, read, repair, unmeasured
@@ -119,23 +117,15 @@ class _Recording:
         return self.need(configuration.model, configuration.setup) < device["free"] / (2 * self.jobs)
 
     def _at_once(self, configurations, device, progress, bar):
-        """Measure by several workers. When this ends, in whatever way, they have ended."""
-        with ExitStack() as ending:
-            pool = ending.enter_context(ThreadPoolExecutor(self.jobs))
-            free = [ending.enter_context(Bench(self.start)) for _ in range(self.jobs)]  # they end before the pool does
+        """Measure by several workers."""
 
-            def one(configuration):
-                bench = free.pop()
-                self._one(bench, configuration, device, progress, bar, alone=False)
-                free.append(bench)
+        def one(bench, configuration):
+            self._one(bench, configuration, device, progress, bar, alone=False)
 
-            asked = [pool.submit(one, configuration) for configuration in configurations]
-            try:
-                for running in asked:
-                    running.result()
-            except BaseException:  # Ctrl-C above all: nothing is started any more, and no failure is noted
-                self.deadline = 0
-                raise
+        def stop():  # nothing is started any more, and no failure is noted
+            self.deadline = 0
+
+        at_once(self.start, self.jobs, one, configurations, stop)
 
     def _one(self, bench, configuration, device, progress, bar, alone=True):
         """Measure one and keep it; False where time is up."""

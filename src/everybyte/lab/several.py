@@ -270,7 +270,7 @@ def scripts(of: Runs | None = None, *, records: str | os.PathLike | None = None)
     """
     folder = next((p for p in ([records] if records else FOLDERS) if Path(p).is_dir()), None)
     paths = sorted(Path(folder, "scripts").glob("*.jsonl")) if folder else []
-    lines = [json.loads(line) for path in paths[:1] for line in path.read_text("utf-8").splitlines()]
+    lines = [json.loads(line) for path in paths[:1] for line in path.read_text(encoding="utf-8").splitlines()]
     names = {m.device["name"] for m in of.measured.values()} if of else None
     return {line["name"]: line for line in lines if names is None or (line["told"] or {}).get("device") in names}
 

@@ -28,6 +28,9 @@ def hooks() -> dict:
             os.environ[INDUCTOR] = folder
 
     return {
+        "torch._dynamo.trace_rules": lambda rules: rules.add(
+            "everybyte.rehearsal.sizes"
+        ),  # not a part of what is compiled
         "triton.runtime.autotuner": first_that_runs,
         "torch._inductor.runtime.benchmarking": count_benchmarks,
         "torch._inductor.runtime.cache_dir_utils": own_folder,
@@ -65,25 +68,30 @@ def first_that_runs(autotuner) -> None:
 
 
 def count_benchmarks(benchmarking) -> None:
-    """Count what Inductor times."""
-    original = benchmarking.InductorBenchmarker.benchmark_gpu
+    """Count what Inductor times; to 2.5 it does so by Triton's clock."""
+    clock = getattr(benchmarking, "InductorBenchmarker", benchmarking.TritonBenchmarker)
+    original = clock.benchmark_gpu
 
     def benchmark_gpu(self, *args, **kwargs):
         _counts["benchmarks"] += 1
         return original(self, *args, **kwargs)
 
-    benchmarking.InductorBenchmarker.benchmark_gpu = benchmark_gpu
+    clock.benchmark_gpu = benchmark_gpu
 
 
 def choose_padding(pad_mm, padded: bool) -> None:
-    """Where Inductor times whether to pad a product's matrices: do so, or leave them as a tie does; and count it."""
-    original = pad_mm.is_padded_faster
+    """Where Inductor times whether to pad a product's matrices: do so, or leave them as a tie does; and count it.
+
+    To PyTorch 2.6 the function's name is `should_pad`.
+    """
+    name = "is_padded_faster" if hasattr(pad_mm, "is_padded_faster") else "should_pad"
+    original = getattr(pad_mm, name)
 
     def is_padded_faster(key, plain, with_padding):
         _counts["paddings"] += 1
         return original(key, plain, 0.0 if padded else with_padding)
 
-    pad_mm.is_padded_faster = is_padded_faster
+    setattr(pad_mm, name, is_padded_faster)
 
 
 def watch_graphs(torch) -> None:

@@ -6,7 +6,7 @@ Where cuDNN is off PyTorch unrolls an image instead, into a buffer that no GPU w
 from collections.abc import Callable
 from math import ceil
 
-from .others import silent
+from .others import override
 
 #: What the report says.
 SAID = (
@@ -94,9 +94,8 @@ def by_rule(torch, seen: Callable[[], None]) -> object:
 
     torch._C._select_conv_backend = selected
     library = torch.library.Library("aten", "IMPL")
-    with silent():
-        library.impl("convolution", forward, "CUDA", allow_override=True)
-        library.impl("convolution_backward", backward, "CUDA", allow_override=True)
+    override(library, "convolution", forward)
+    override(library, "convolution_backward", backward)
     return library
 
 

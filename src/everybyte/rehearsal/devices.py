@@ -22,11 +22,13 @@ def find(name: "str | Gpu", capabilities: list[int]) -> Gpu:
     found = name if isinstance(name, Gpu) else gpu(name)
     if not found.capability.replace(".", "").isdigit() or not found.multiprocessors:
         raise ValueError(f"rehearse.gpu: {found.name!r} is not NVIDIA's, and a rehearsal runs PyTorch's CUDA build")
-    if capabilities and number(found) < min(capabilities):
-        least = min(capabilities)
+    here, least = number(found), min(capabilities, default=0)
+    # Kernels for 8.0 run on 8.6, and not on 9.0.
+    if capabilities and not any(one // 10 == here // 10 and one <= here for one in capabilities):
+        instead = f"{least // 10}.{least % 10} or more" if here < least else "a newer PyTorch, by --torch"
         raise ValueError(
             f"rehearse.gpu: {found.name!r} has compute capability {found.capability}, and this PyTorch has no kernels for it; "
-            f"allowed: {least // 10}.{least % 10} or more"
+            f"allowed: {instead}"
         )
     return found
 

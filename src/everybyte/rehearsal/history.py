@@ -37,15 +37,35 @@ class Instant:
     held: list[tuple[int, list[dict] | None]]
 
 
-def most(snapshot: dict, device: int) -> Instant:
-    """The instant at which the most bytes lived on a device. snapshot: from `torch.cuda.memory._snapshot()`."""
+def _memory(snapshot, device):
     trace = [e for e in snapshot["device_traces"][device] if e["action"] in ("alloc", "free_requested")]
     segments = [segment for segment in snapshot["segments"] if segment["device"] == device]
     events = [(e["action"], e["addr"], e["size"], 0) for e in trace]
-    memory = Memory(device, segments, events, [e.get("frames") or None for e in trace])
+    return Memory(device, segments, events, [e.get("frames") or None for e in trace])
+
+
+def most(snapshot: dict, device: int) -> Instant:
+    """The instant at which the most bytes lived on a device. snapshot: from `torch.cuda.memory._snapshot()`."""
+    memory = _memory(snapshot, device)
+    events = memory.events
     last = memory.peak_event  # the number of events until the peak
     made = sum(action == "alloc" for action, *_ in events[:last])
     return Instant(memory.peak, made, memory.frames[last - 1] or [] if last else [], list(memory.alive().values()))
+
+
+def peaks(snapshot: dict, device: int, events: int, spans: Iterable[tuple[str, int, int]]) -> dict[str, int]:
+    """The most bytes that lived within spans of a history, by their names.
+
+    Args:
+        events: how many allocations and frees there have been. spans: (name, how many by its begin, by its end); those whose begin the
+            history has no longer are left out.
+    """
+    live = _memory(snapshot, device).live
+    lost, found = events - (len(live) - 1), Counter()
+    for name, first, last in spans:
+        if first >= lost:
+            found[name] = max(found[name], *live[first - lost : last - lost + 1])
+    return dict(found)
 
 
 def told(stack: Iterable[tuple[FrameType, int]]) -> list[dict]:

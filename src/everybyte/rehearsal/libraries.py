@@ -26,7 +26,7 @@ ASKS_BY_NAME, LARGEST = re.compile(r"c10_cuda|torch_cuda\.so|torch_python|torch_
 _BY_NAME = re.compile(
     rb"(?<!\w)((?:cu[A-Z]|nvml[A-Z])\w{3,60})\0"
 )  # also as the end of a longer string: linkers merge them
-_WITHOUT_NUMBERS = [75, 80, 86, 90, 100, 120]
+_ARCHITECTURES = re.compile(rb"((?:(?:sm|compute)_\d+[af]? ?)+)\0")
 
 
 def said(*command) -> str:
@@ -104,10 +104,18 @@ def asked_by_name(text: bytes) -> list[str]:
 
 
 def architectures(library: Path) -> list[int]:
-    """Compute capabilities (75 for 7.5) that PyTorch's kernels are compiled for, as CUB writes them into its names."""
+    """Compute capabilities (75 for 7.5) that PyTorch's kernels are compiled for, as `torch.cuda.get_arch_list()` has them.
+
+    Raises:
+        ValueError: where the library, `libtorch_python.so`, has no such list.
+    """
     with library.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as text:
-        found = re.search(rb"_SM_((?:\d{3,4}_)+)NS", text)
-        return [int(number) // 10 for number in found[1].split(b"_") if number] if found else _WITHOUT_NUMBERS
+        found = max(_ARCHITECTURES.findall(text), key=len, default=b"")
+    if not found:
+        raise ValueError(
+            f"rehearsal.torch: {library.name} does not say what GPUs it has kernels for; allowed: a wheel of PyTorch's"
+        )
+    return [int(number) for number in re.findall(rb"sm_(\d+)", found)]
 
 
 def cuda_version(site: Path) -> int:

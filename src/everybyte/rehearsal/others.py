@@ -1,8 +1,8 @@
 """What PyTorch and other libraries read off data, which a rehearsal has not: they are told it, and the report says so."""
 
+import inspect
 import warnings
 from collections.abc import Callable
-from contextlib import contextmanager
 
 
 def one_sequence_a_row(masks) -> str:
@@ -30,6 +30,9 @@ def by_length(generation) -> str:
 
 #: Module -> what is called with it after its import, and says what it did.
 TOLD = {"transformers.masking_utils": one_sequence_a_row, "transformers.generation.utils": by_length}
+
+#: How many rows masks find, where a rule says so: the innermost one's.
+counted: list[int] = []
 
 #: What the report says where `cudnn_attention` was called.
 ATTENDS = "PyTorch chooses cuDNN's attention on this GPU: its tensors are asked for, and what it works in by the rule that an H200 showed"
@@ -80,18 +83,22 @@ def cudnn_attention(torch, seen: Callable[[], None]) -> object:
         return gradients
 
     library = torch.library.Library("aten", "IMPL")
-    with silent():
-        library.impl("_scaled_dot_product_cudnn_attention", forward, "CUDA", allow_override=True)
-        library.impl("_scaled_dot_product_cudnn_attention_backward", backward, "CUDA", allow_override=True)
+    override(library, "_scaled_dot_product_cudnn_attention", forward)
+    override(library, "_scaled_dot_product_cudnn_attention_backward", backward)
     return library
 
 
-@contextmanager
-def silent():
-    """A context without PyTorch's warning that something stands in place of its own."""
+def override(library, name: str, function, keys: bool = False) -> None:
+    """Put a function in the place of an operator's CUDA kernel, without PyTorch's warning. To 2.6, `impl` does so without being told to.
+
+    Args:
+        keys: whether the function takes the dispatcher's keys before the operator's own arguments.
+    """
+    told = {"allow_override": True} if "allow_override" in inspect.signature(library.impl).parameters else {}
+    told |= {"with_keyset": True} if keys else {}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        yield
+        library.impl(name, function, "CUDA", **told)
 
 
 def normal_without_a_look(torch) -> None:

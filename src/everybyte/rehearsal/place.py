@@ -15,13 +15,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..common import children
+from ..common import checks, children, files
 from . import libraries, stubs
 
 #: The environment's folder in the project, and the variable that names another one.
 FOLDER, VARIABLE = ".venv-rehearsal", "EVERYBYTE_REHEARSAL_VENV"
-#: Tried versions of PyTorch, the default first; packages that the labs need beside it.
-TORCHES = ("2.13.0", "2.11.0")
+#: Release of PyTorch -> the version of it that was tried, the default first. What was tried: a GPT's steps in one file, eager and
+#: compiled; Hugging Face's Llama; FSDP1 and FSDP2 on rank 0 of 2; FSDP1 on two processes. Of 2.12 not the compiled one and the two
+#: processes; of 2.5 not FSDP2, which has another name there; 2.11 by what labs/README.md says of the H200's record.
+TORCHES = {
+    "2.13": "2.13.0", "2.12": "2.12.1", "2.11": "2.11.0", "2.10": "2.10.0", "2.9": "2.9.1", "2.8": "2.8.0", "2.7": "2.7.1",
+    "2.6": "2.6.0", "2.5": "2.5.1",
+}  # fmt: skip
+DEFAULT = next(iter(TORCHES.values()))
+#: Packages that the labs need beside it.
 BESIDE = ("numpy>=2", "tqdm>=4.66", "bitsandbytes>=0.50", "lion-pytorch>=0.2.5", "peft>=0.21")
 #: Packages of NVIDIA's without a library: they ask the stubs.
 HARMLESS = ("nvidia_ml_py",)
@@ -32,6 +39,8 @@ PROJECT = Path(__file__).resolve().parents[3]
 _REQUIRED = re.compile(r"^Requires-Dist: ((?:nvidia|cuda|triton)[\w-]*)(?:\[(.*?)\])?\s*\(?([^;)]*)", re.M)
 #: Seconds that pip gets to clean up when it is interrupted.
 GRACE = 5.0
+#: What says of a layer, an environment over another, which that is, and what was installed into it (`versions`).
+LAYER = "layer.json"
 _REAL_GPU = ("/dev/nvidiactl", "/dev/nvidia0", "/dev/dxg")
 
 
@@ -83,6 +92,20 @@ def where(folder: str | os.PathLike | None = None) -> Path:
     return there if there.exists() or (PROJECT / "pyproject.toml").exists() else Path.cwd() / FOLDER
 
 
+def version(said: str) -> str:
+    """A version of PyTorch that a release or a version names: 2.9.1 for "2.9".
+
+    Raises:
+        ValueError: where no version of that release was tried.
+    """
+    numbers = re.fullmatch(r"(\d+\.\d+)(\.\d+)?", said) if isinstance(said, str) else None
+    if numbers is None or numbers[1] not in TORCHES:
+        why = "no version" if numbers is None else "of a release that was not tried on the stubs"
+        raise ValueError(f"rehearse.torch: {checks.shown(said)} is {why}; allowed: {', '.join(TORCHES)}, or a version of theirs, "
+                         f"such as {DEFAULT}")  # fmt: skip
+    return said if numbers[2] else TORCHES[said]
+
+
 def site_packages(folder: Path) -> Path | None:
     """The folder of an environment's packages; None where there is no such environment."""
     return next(iter(sorted(folder.glob("lib/python3.*/site-packages"))), None)
@@ -93,14 +116,15 @@ def nvidia(site: Path) -> list[str]:
     packages = [
         info.name.removesuffix(".dist-info")
         for info in sorted(site.glob("nvidia_*.dist-info"))
-        if not _empty(info) and info.name.split("-")[0] not in HARMLESS
+        if not is_empty(info) and info.name.split("-")[0] not in HARMLESS
     ]
     return packages or [
         str(path.relative_to(site)) for path in sorted(site.glob("nvidia/**/lib*.so*")) if not _stub(path)
     ]
 
 
-def _empty(info):
+def is_empty(info: Path) -> bool:
+    """Whether a package, by its folder of metadata, is one of the empty ones."""
     installer = info / "INSTALLER"
     return installer.exists() and installer.read_text(encoding="utf-8").strip() == INSTALLER
 
@@ -132,6 +156,13 @@ def find(folder: str | os.PathLike | None = None) -> Place:
     """
     check_machine()
     folder = where(folder)
+    if (folder / LAYER).exists():
+        layer = files.parsed((folder / LAYER).read_bytes())
+        base = find(layer["base"])
+        if base.manifest["torch"] != layer["torch"]:
+            raise ValueError(f"rehearse: {folder.name} was laid over PyTorch {layer['torch']}, and {base.folder.name} has "
+                             f"{base.manifest['torch']}; allowed: the first, or delete {folder}")  # fmt: skip
+        return Place(folder, folder / "bin" / "python", base.stubs, base.manifest | {"packages": layer["packages"]})
     site = site_packages(folder)
     if site is None or not (site / "torch").exists():
         raise ValueError(f"rehearse: there is no environment for it in {folder.name}; `make rehearsal` sets it up, or "
@@ -158,7 +189,7 @@ def _manifest(place):
 
 def set_up(
     folder: str | os.PathLike | None = None,
-    torch: str = TORCHES[0],
+    torch: str = DEFAULT,
     say=print,
     headers: Path | None = None,
     triton: bool = True,
@@ -172,10 +203,7 @@ def set_up(
         ValueError: where this machine cannot, the network is missing, or NVIDIA's own packages are there: then nothing is written.
     """
     check_machine()
-    if not re.fullmatch(r"\d+\.\d+\.\d+", torch):
-        raise ValueError(
-            f"rehearse.torch: {torch!r} is no version; allowed: {', '.join(TORCHES)}, or another with a CUDA build"
-        )
+    torch = version(torch)
     folder = where(folder)
     there = site_packages(folder)
     if there is not None:
@@ -184,21 +212,21 @@ def set_up(
         say("This machine has a GPU: `everybyte measure` says more than any rehearsal.")
     if there is None:
         say(f"An environment for rehearsals, {folder.name}")
-        _run([sys.executable, "-m", "venv", str(folder)])
+        run([sys.executable, "-m", "venv", str(folder)])
     if (site := site_packages(folder)) is None:
         raise ValueError(f"rehearse: {folder} has no folder of packages, which `python -m venv` makes")
     if triton:
         check_python(folder / "bin" / "python")
-    pip = _pip(folder)
-    version = libraries.torch_version(site) if (site / "torch" / "version.py").exists() else ""
-    if version.partition("+")[0] != torch:
-        say(f"PyTorch {torch}, built for CUDA: 0.5 GB to fetch")
-        _run([*pip, "--no-deps", f"torch==={torch}"])
+    pip = pip_of(folder)
+    known = libraries.torch_version(site) if (site / "torch" / "version.py").exists() else ""
+    if known.partition("+")[0] != torch:
+        say(f"PyTorch {torch}, built for CUDA: 0.5 GB to fetch, to 2.10 0.9 GB")
+        run([*pip, "--no-deps", f"torch==={torch}"])
     if triton:
         install_triton(site, pip, say)
     stand_in(site)
-    _hold(folder, site)
-    _run([*pip, f"torch==={torch}", *BESIDE])
+    hold(folder, site)
+    run([*pip, f"torch==={torch}", *BESIDE])
     refuse_nvidia(site)
     if headers is not None:
         stubs.build(site, str(folder / "bin" / "python"), headers)
@@ -212,38 +240,52 @@ def install(names: Sequence[str], folder: str | os.PathLike | None = None, say=p
         ValueError: where there is no environment, and where pip fails: a package that needs another PyTorch is refused by it.
     """
     place = find(folder)
-    _hold(place.folder, site_packages(place.folder))
+    if (place.folder / LAYER).exists():
+        raise ValueError(
+            f"rehearse.install: {place.folder.name} is a layer; allowed: --with, for another set of packages"
+        )
+    if (site := site_packages(place.folder)) is not None:
+        hold(place.folder, site)
     say(f"{', '.join(names)} into {place.folder.name}")
-    _run([*_pip(place.folder), *names])
+    run([*pip_of(place.folder), *held(place.folder), *names])
     return find(folder)
 
 
-def _pip(folder):
+def pip_of(folder: Path) -> list[str]:
     """The words with which an environment's pip installs what follows them."""
     return [str(folder / "bin" / "python"), "-m", "pip", "install", "--disable-pip-version-check", "-q"]
 
 
-def _hold(folder, site):
-    """Have every pip of the environment, a reader's own too, keep PyTorch and the empty packages: by its configuration."""
-    held = [f"torch=={libraries.torch_version(site).partition('+')[0]}"]
+def hold(folder: Path, site: Path) -> None:
+    """Have every pip of the environment, a reader's own too, keep PyTorch, Triton and the empty packages: by its configuration.
+
+    Args:
+        site: where these are; of a layer it is another environment's.
+    """
+    lines = [f"torch=={libraries.torch_version(site).partition('+')[0]}"]
     for info in sorted(site.glob("*.dist-info")):
-        if _empty(info):
-            name, version = info.name.removesuffix(".dist-info").rsplit("-", 1)
-            held.append(f"{name.replace('_', '-')}=={version}")
-    (folder / "constraints.txt").write_text("\n".join([*held, ""]), encoding="utf-8")
+        name, number = info.name.removesuffix(".dist-info").rsplit("-", 1)
+        if name == "triton" or is_empty(info):
+            lines.append(f"{name.replace('_', '-')}=={number}")
+    (folder / "constraints.txt").write_text("\n".join([*lines, ""]), encoding="utf-8")
     (folder / "pip.conf").write_text(f"[install]\nconstraint = {folder / 'constraints.txt'}\n", encoding="utf-8")
+
+
+def held(folder: Path) -> list[str]:
+    """The words with which pip reads what `hold` wrote, whatever its configuration is."""
+    return ["-c", str(folder / "constraints.txt")]
 
 
 def install_triton(site: Path, pip: list[str], say) -> None:
     """Install the Triton that PyTorch's metadata require, where it is not there; the empty package in its place goes."""
     wish = next((versions.strip() for name, _, versions in _requirements(site) if name == "triton"), None)
     there = list(site.glob("triton-*.dist-info"))
-    if wish is None or any(f"=={info.name[7:-10]}" == wish and not _empty(info) for info in there):
+    if wish is None or any(f"=={info.name[7:-10]}" == wish and not is_empty(info) for info in there):
         return
     say(f"triton{wish}, for scripts that compile: 0.2 GB to fetch")
-    for info in filter(_empty, there):
+    for info in filter(is_empty, there):
         shutil.rmtree(info)
-    _run([*pip, "--no-deps", f"triton{wish}"])
+    run([*pip, "--no-deps", f"triton{wish}"])
 
 
 def _requirements(site):
@@ -251,13 +293,15 @@ def _requirements(site):
     return _REQUIRED.findall(metadata.read_text(encoding="utf-8"))
 
 
-def _run(command):
+def run(command: list[str]) -> str:
+    """Run pip or venv, whose output goes to standard error; its warnings. Raise ValueError with its last words where it fails."""
     done = children.run(command, grace=GRACE, stdout=sys.stderr, stderr=subprocess.PIPE, text=True)
     if done.returncode:
         last = (done.stderr.strip().splitlines() or ["it said nothing"])[-1]
         raise ValueError(
             f"rehearse: {' '.join(command[1:4])} failed: {last}; it needs a network, or a folder of wheels for pip"
         )
+    return done.stderr
 
 
 def stand_in(site: Path) -> list[str]:

@@ -3,74 +3,136 @@
 import json
 import re
 import sys
-from collections import Counter
+from collections.abc import Callable
 
-from . import reads
+from . import experts, reads
+from .objects import Exchange, only_there
 
 #: The backend in place of gloo, for groups on the CPU, where a process is alone.
 NOBODY = "nobody"
-#: Bytes up to which a broadcast travels through the store: numbers that ranks agree upon, not weights.
-SMALL = 4096
+#: How this process talks to others, where there are several.
+_exchanges: list[Exchange] = []
 
 
-def together(torch) -> None:
-    """Send Python objects between processes, such as a pipeline's shapes, through the group's store, and small broadcasts of what is known.
+def together(torch, note: Callable[[str], None]) -> None:
+    """Send Python objects between processes through the group's store, and what is known of small broadcasts and of whole numbers.
 
-    PyTorch sends them as bytes on the GPU. Here collectives move nothing, so the receiver would read zeros.
+    PyTorch sends them as bytes on the GPU. Here collectives move nothing, so the receiver would read zeros. `note`: called with
+    what is taken by rule.
     """
     from torch.distributed import distributed_c10d as c10d
 
-    send, receive, told = c10d.send_object_list, c10d.recv_object_list, Counter()
-
-    def place(source, target):
-        told[source, target] += 1
-        return f"everybyte/{source}/{target}/{told[source, target]}"
+    exchange = Exchange(torch, note)
+    exchange.install()
+    _exchanges.append(exchange)
+    plain = {name: getattr(c10d, name) for name in ("broadcast", "isend", "irecv", "batch_isend_irecv")}
 
     def other(rank, group, group_rank):
         return rank if rank is not None else c10d.get_global_rank(group or c10d.group.WORLD, group_rank)
 
-    def on_gpu(device, group):
-        return torch.device(device or c10d._get_object_coll_device(group)).type == "cuda"
-
-    def send_object_list(object_list, dst=None, group=None, device=None, group_dst=None, **more):
-        if not on_gpu(device, group):
-            return send(object_list, dst, group, device, group_dst, **more)
-        data, _ = c10d._object_to_tensor(list(object_list), torch.device("cpu"), group)
-        where = place(c10d.get_rank(), other(dst, group, group_dst))
-        c10d._get_default_store().set(where, bytes(data.tolist()))
-
-    def recv_object_list(object_list, src=None, group=None, device=None, group_src=None, **more):
-        if not on_gpu(device, group) or src is group_src is None:
-            return receive(object_list, src, group, device, group_src, **more)
+    def broadcast(tensor, src=None, group=None, async_op=False, group_src=None):
+        if not exchange.small(tensor) or c10d._rank_not_in_group(group):
+            return plain["broadcast"](tensor, src, group, async_op, group_src)
         source = other(src, group, group_src)
-        data = bytearray(c10d._get_default_store().get(place(source, c10d.get_rank())))
-        object_list[:] = c10d._tensor_to_object(torch.frombuffer(data, dtype=torch.uint8), len(data), group)
-        return source
-
-    broadcast = c10d.broadcast
-
-    def small_broadcast(tensor, src=None, group=None, async_op=False, group_src=None):
-        size = tensor.numel() * tensor.element_size()
-        if tensor.device.type != "cuda" or not 0 < size <= SMALL or c10d._rank_not_in_group(group):
-            return broadcast(tensor, src, group, async_op, group_src)
-        source, store = other(src, group, group_src), c10d._get_default_store()
-        name = c10d._get_process_group_name(group or c10d.group.WORLD)
-        told[name, source] += 1
-        where = f"everybyte/broadcast/{name}/{source}/{told[name, source]}"
-        if c10d.get_rank() == source:
-            known = tensor.is_contiguous() and reads.knows(tensor.data_ptr(), size)
-            bits = tensor.detach().reshape(-1).view(torch.uint8) if known else ()
-            store.set(where, bytes(bits.tolist()) if known else b"")
-        work = broadcast(tensor, src, group, async_op, group_src)
-        if c10d.get_rank() != source and (data := store.get(where)):
-            sent = torch.frombuffer(bytearray(data), dtype=torch.uint8).view(tensor.dtype).reshape(tensor.shape)
-            tensor.detach().copy_(sent)
+        if mine := c10d.get_rank() == source:
+            exchange.tell("broadcast", tensor, source, group)
+        work = plain["broadcast"](tensor, src, group, async_op, group_src)
+        if not mine:
+            exchange.hear("broadcast", tensor, source, group)
         return work
 
-    small_broadcast.__name__ = "broadcast"
+    def whole_numbers(tensor):
+        return exchange.small(tensor) and not tensor.is_floating_point() and not tensor.is_complex()
+
+    def isend(tensor, dst=None, group=None, tag=0, group_dst=None):
+        if whole_numbers(tensor):
+            exchange.tell(f"to {other(dst, group, group_dst)}", tensor, c10d.get_rank(), group)
+        return plain["isend"](tensor, dst, group, tag, group_dst)
+
+    def irecv(tensor, src=None, group=None, tag=0, group_src=None):
+        work = plain["irecv"](tensor, src, group, tag, group_src)
+        if whole_numbers(tensor) and not later and (src is not None or group_src is not None):
+            exchange.hear(f"to {c10d.get_rank()}", tensor, other(src, group, group_src), group)
+        return work
+
+    later: list[bool] = []  # within a batch: what is received is there after all is sent
+
+    def batch_isend_irecv(operations):
+        later.append(True)
+        try:
+            works = plain["batch_isend_irecv"](operations)
+        finally:
+            later.pop()
+        for one in operations:
+            if one.op is irecv and whole_numbers(one.tensor):
+                exchange.hear(f"to {c10d.get_rank()}", one.tensor, one.peer, one.group)
+        return works
+
     for module in (torch.distributed, c10d):
-        for instead in (send_object_list, recv_object_list, small_broadcast):
+        for instead in (broadcast, isend, irecv, batch_isend_irecv):
             setattr(module, instead.__name__, instead)
+
+
+def pipelines(schedules) -> None:
+    """Let a pipeline's ranks agree on whether all know their tensors' shapes, which they would read off the GPU.
+
+    Who is alone takes what others would tell it by rule: a gradient is shaped as its output; a later stage of the same rank receives
+    what an earlier one sends.
+    """
+    stages, base = sys.modules["torch.distributed.pipelining.stage"], schedules._PipelineSchedule
+    if not _exchanges or not hasattr(base, "_warmup_p2p"):
+        return  # PyTorch before 2.13: nobody votes
+    exchange, warm = _exchanges[-1], base._warmup_p2p
+
+    def _warmup_p2p(self, own, has_backward, p2p_done):
+        warm(self, own, has_backward, p2p_done)
+        if all(isinstance(stage, stages.PipelineStage) for stage in own):
+            modes = stages.InferenceMode
+            known = not any(modes.needs_dynamic(stage._user_meta, has_backward) for stage in own)
+            mode = modes.STATIC if exchange.agreed(known, own[0].group) else modes.DYNAMIC
+            for stage in own:
+                stage._inference_mode = mode
+
+    base._warmup_p2p = _warmup_p2p
+    if exchange.alone:
+        _shapes_by_rule(stages, exchange.note)
+
+
+def _shapes_by_rule(stages, note) -> None:
+    """Have a pipeline's stages that are alone receive shapes by the rule of `pipelines`."""
+    sent = {}
+
+    def _send_meta(self, meta, dst_stage):
+        if dst_stage > self.stage_index:
+            sent[self.stage_index] = meta
+
+    def _recv_meta(self, src_stage):
+        if src_stage < self.stage_index:
+            if not (earlier := [index for index in sent if index < self.stage_index]):
+                raise only_there("a pipeline's stage", f"of stage {src_stage}")
+            note(
+                f"stage {self.stage_index} of the pipeline is taken to receive what stage {max(earlier)} sends: stage {src_stage} is not there"
+            )
+            return sent[max(earlier)]
+        outputs = self._stage_meta.outputs
+        if self._stage_meta.has_dtensors():
+            raise only_there("a pipeline's stage of DTensors", f"of stage {src_stage}")
+        return stages._StageBackwardMeta(backward_metas=stages._derive_grad_metas(outputs))
+
+    stages.PipelineStage._send_meta, stages.PipelineStage._recv_meta = _send_meta, _recv_meta
+
+
+def _experts(by_rule):
+    def then(module):
+        if _exchanges:
+            by_rule(module, _exchanges[-1].note)
+
+    return then
+
+
+#: Module -> what is called with it after its import.
+HOOKS = {"torch.distributed.pipelining.schedules": pipelines}
+HOOKS |= {name: _experts(by_rule) for name, by_rule in experts.BY_RULE.items()}
 
 
 def settled() -> None:
@@ -107,14 +169,17 @@ def talked(torch) -> dict[str, dict]:
     return {name: group | {"does": sorted(group["does"])} for name, group in found.items()}
 
 
-def alone(torch, ranks: int) -> None:
-    """Pretend to be rank 0 of `ranks`: collectives return at once and move nothing.
+def alone(torch, ranks: int, note: Callable[[str], None]) -> None:
+    """Pretend to be rank 0 of `ranks`: collectives return at once and move nothing. `note`: called with what is taken by rule.
 
     On the CPU too, where gloo would wait for the other ranks: PyTorch's fake process group takes its place.
     """
     from torch._C._distributed_c10d import FakeProcessGroup
     from torch.distributed import device_mesh, distributed_c10d
 
+    exchange = Exchange(torch, note, alone=True)
+    exchange.install()
+    _exchanges.append(exchange)
     begin, more = distributed_c10d.init_process_group, distributed_c10d.new_group
     distributed_c10d.Backend.register_backend(
         NOBODY,

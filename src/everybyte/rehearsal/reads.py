@@ -35,7 +35,8 @@ def unknown() -> tuple[int, int]:
 
 def stream_differences() -> int:
     """How often it was asked whether a stream has come so far, of which a GPU that is slow would have said no."""
-    return stubs().rehearsal_stream_differences() if stubs() else 0
+    library = stubs()
+    return library.rehearsal_stream_differences() if library else 0
 
 
 def catch_up() -> None:
@@ -82,8 +83,9 @@ class Lines:
     def sized(self, found: int | None, of: int | None, routed: bool) -> None:
         """Data decided a size: so many were `found` of so many, `routed` where a router's choice said so; None where that was read."""
         line, inner = here()
-        empty = {"line": inner or line or "backward", "routed": routed, "times": 0, "found": found, "of": of}
-        told = self.sizes.setdefault((empty["line"], routed), empty)
+        at = inner or line or "backward"
+        empty = {"line": at, "routed": routed, "times": 0, "found": found, "of": of}
+        told = self.sizes.setdefault((at, routed), empty)
         told["times"] += 1
         if found is not None and found >= (told["found"] or 0):
             told["found"], told["of"] = found, of

@@ -5,8 +5,9 @@ import os
 from pathlib import Path
 
 from ..common import children, files
+from . import host
 
-_WHOLE = ("pid", "rank", "steps", "reads", "bytes_read", "streams")
+_WHOLE = ("pid", "rank", "steps", "reads", "bytes_read", "streams", "backwards")
 #: Field of a report -> its type; field of one of its devices -> its type.
 _FIELDS = dict.fromkeys(_WHOLE, int) | {
     "torch": str,
@@ -14,13 +15,15 @@ _FIELDS = dict.fromkeys(_WHOLE, int) | {
     "read_at": list,
     "sized_at": list,
     "groups": list,
+    "host": dict,
     "devices": list,
     "ended": bool,
     "final": bool,
 }
 _OF_GROUP = {"ranks": int, "apart": int, "does": list}
 _OF_DEVICE = dict.fromkeys(("device", "memory", "requested", "allocated", "reserved", "segments"), int) | {
-    "phases": dict
+    "phases": dict,
+    "stages": dict,
 }
 
 
@@ -39,7 +42,7 @@ def read(folder: Path) -> tuple[list[dict], list[str]]:
         if path.suffix == ".part":  # of who was killed while it wrote: the whole one stands beside it
             continue
         try:
-            found.append(_checked(files.parsed(path.read_bytes())))
+            found.append(_checked(files.parsed(path.read_bytes())) | {"began": len(found)})
         except (OSError, ValueError) as error:
             faults.append(f"{path.name[:80]!r} among the reports is none: {error}")
     return found, faults
@@ -48,7 +51,8 @@ def read(folder: Path) -> tuple[list[dict], list[str]]:
 def _checked(said):
     if not isinstance(said, dict):
         raise ValueError(f"a {type(said).__name__}; allowed: an object")
-    _check_fields("", said, _FIELDS)
+    _check_fields("", {"packages": {}} | said, _FIELDS | {"packages": dict})
+    _check_fields("host.", said["host"], dict.fromkeys(host.COUNTS, int))
     for line in said["read_at"]:
         _check_fields("read_at.", line if isinstance(line, dict) else {}, {"reads": int})
     for line in said["sized_at"]:
@@ -59,7 +63,7 @@ def _checked(said):
             raise ValueError(f"groups: {group!r:.80}; allowed: 1 or more ranks, 1 or more apart")
     for device in said["devices"]:
         _check_fields("devices.", device if isinstance(device, dict) else {}, _OF_DEVICE)
-    return {"oom": None, "snapshot": None} | said
+    return {"oom": None, "snapshot": None, "stopped": None} | said
 
 
 def _check_fields(where, said, fields):
@@ -86,12 +90,41 @@ def nobody(command: str, status: int, read: list[dict], faults: list[str]) -> st
     )
 
 
-def unfinished(processes: list[dict], status: int) -> list[str]:
-    """A sentence for each process that ended before its last report: what its numbers leave out."""
-    one = len(processes) == 1
+def ends(processes: list[dict], status: int) -> list[str]:
+    """A sentence for each way in which processes ended before their end: which run or rank it was, where it stood, and what is left out."""
+    found: dict[str, list[dict]] = {}
+    for said in processes:
+        if said["stopped"]:
+            how = f"ended {said['stopped']}: what would have come is not here"
+        elif not said["final"]:
+            how = f"ended {children.how(status) if len(processes) == 1 and status else 'at once'}, without Python's own end: what it did after "
+            how += f"optimizer step {said['steps']} is not in these numbers"
+        else:
+            continue
+        found.setdefault(how, []).append(said)
     return [
-        f"{'the script' if one else 'rank ' + str(said['rank'])} ended {children.how(status) if one and status else 'at once'}, "
-        f"without Python's own end: what it did after optimizer step {said['steps']} is not in these numbers"
-        for said in processes
-        if not said["final"]
+        f"{', '.join(dict.fromkeys(_who(said, processes) for said in whose))} {how}" for how, whose in found.items()
+    ]
+
+
+def _who(said, processes):
+    """A process among others: by its command, where these differ, by its rank, where it has one of its own."""
+    runs = list(dict.fromkeys(" ".join(one["argv"]) for one in sorted(processes, key=lambda one: one["began"])))
+    if len(runs) > 1:
+        own = " ".join(said["argv"])
+        return f"run {runs.index(own) + 1} of {len(runs)} ({own:.60})"
+    return f"rank {said['rank']}" if len({one["rank"] for one in processes}) > 1 else "the script"
+
+
+#: Errors of those who started others, which say their own.
+_OF_OTHERS = ("ChildFailedError", "ProcessRaisedException", "ProcessExitedException", "CalledProcessError")
+
+
+def with_a_gpu(read: list[dict]) -> tuple[list[dict], list[dict]]:
+    """(the reports of those that used a GPU, by rank, those of others that ended with an error of their own)."""
+    using = sorted((said for said in read if said["devices"]), key=lambda said: said["rank"])
+    return using, [
+        said
+        for said in read
+        if not said["devices"] and said["stopped"] and not any(e in said["stopped"] for e in _OF_OTHERS)
     ]

@@ -9,12 +9,13 @@ from .. import units
 from ..ask.setup import Setup
 from ..catalog import Gpu, Model
 from ..common.tables import Shown, Table, sized
-from . import outside, reports
+from . import host, outside, reports
 
 #: What no rehearsal can know, said beside its numbers.
 UNKNOWN = (
     "no time means anything",
     "what CUDA and NCCL take outside PyTorch's allocator is not in these numbers",
+    "off: cuDNN (its attention and convolutions are asked for by rule, its recurrent cells are not), and what a CUDA graph does as it is replayed",
     "all that is read from the GPU is 0: losses, norms, and what a script decides by them",
 )
 
@@ -94,6 +95,10 @@ def _at(place):
     return f", {place}" if place and place.startswith("before") else f", in {place}" if place else ""
 
 
+#: A stage -> the words after "while".
+_DOING = {"evaluation": "evaluating", "generation": "generating"}
+
+
 def _times(count):
     return "once" if count == 1 else f"{count:,} times"
 
@@ -109,7 +114,8 @@ class ScriptRehearsal(Shown):
             whether it was written at the end: a killed process leaves the report of its last optimizer step.
         faults: in words, the reports that could not be read. rows: the share of the rows that masks found. routing: where routers sent
             tokens. streams: whether the GPU was done at once, `early`, or not before somebody waited, `late`; then `early` may have the
-            other one.
+            other one. node: ranks of one node, of which `processes` may be one. others: reports of processes that ended with an error
+            before they used a GPU.
     """
 
     command: Sequence[str]
@@ -122,6 +128,8 @@ class ScriptRehearsal(Shown):
     routing: str = "balanced"
     streams: str = "early"
     early: "ScriptRehearsal | None" = None
+    node: int = 1
+    others: Sequence[dict] = ()
 
     @property
     def peak(self) -> int:
@@ -169,7 +177,7 @@ class ScriptRehearsal(Shown):
         reads = sum(process["reads"] for process in self.processes)
         notes = dict.fromkeys(note for process in self.processes for note in process["notes"])
         return [
-            *reports.unfinished(self.processes, self.status),
+            *reports.ends([*self.processes, *self.others], self.status),
             *UNKNOWN,
             *(
                 [f"{_times(reads)} the script read from the GPU what no kernel had written: zeros{self._read_at}"]
@@ -247,10 +255,13 @@ class ScriptRehearsal(Shown):
             (f"reserved: {segments}", device["reserved"], room),
             *(
                 [sized("reserved at least: what streams wait for is done at once", self.reserved[0])]
-                if self.early
+                if self.reserved[0] < self.reserved[1]
                 else []
             ),
             *(sized(f"requested {name.replace('_', ' ')}", size) for name, size in phases.items()),
+        ]
+        rows += [
+            sized(f"requested while {_DOING.get(name, name)}, at most", size) for name, size in device["stages"].items()
         ]
         if oom := process["oom"]:
             free = f"{units.text(oom['free'])} free; {_place(oom)}"
@@ -261,17 +272,32 @@ class ScriptRehearsal(Shown):
         ranks = f", rank {process['rank']} of {len(self.processes)}" if len(self.processes) > 1 else ""
         ended = "ended after " if process["ended"] else "" if process["final"] else "at least "
         ended += f"{process['steps']} optimizer step{'s' * (process['steps'] != 1)}"
-        caption = f"Rehearsed as on {self.gpu.title}{ranks}: no GPU. {ended}, {self.seconds:.1f} s, PyTorch {process['torch']}"
+        if process["backwards"] not in (0, process["steps"]):
+            ended += f", {process['backwards']:,} backward pass{'es' * (process['backwards'] != 1)}"
+        caption = (
+            f"Rehearsed as on {self.gpu.title}{ranks}: no GPU. {ended}, {self.seconds:.1f} s, {_versions(process)}"
+        )
         return Table(["rehearse", "bytes", "where"], rows, caption)
 
     def __str__(self):
         files = [process["snapshot"] for process in self.processes if process["snapshot"]]
         beside = outside.said(self.gpu, self._worst[0]["groups"])
-        lines = [repr(self.table()), beside, "A rehearsal cannot know:", *(f"- {text}" for text in self.unknown)]
+        lines = [
+            repr(self.table()),
+            beside,
+            host.said(self.processes, self.node),
+            "A rehearsal cannot know:",
+            *(f"- {text}" for text in self.unknown),
+        ]
         return "\n".join([*lines, *(f"Snapshot for PyTorch's viewer: {file}" for file in files)])
 
     def __repr__(self):
         return f"ScriptRehearsal({' '.join(self.command)} as on {self.gpu.name}: {self.peak:,} B requested)"
+
+
+def _versions(process):
+    """What a process ran with."""
+    return ", ".join([f"PyTorch {process['torch']}", *(" ".join(pair) for pair in process.get("packages", {}).items())])
 
 
 def _place(said):

@@ -114,7 +114,9 @@ def rehearse_script(
             "MASTER_PORT": 29500,
         }
         variables |= {watch.ALONE: str(gpus)} | {name: str(value) for name, value in said.items()}
-    more = {"rows": rows, "routing": routing}
+    if packages := where.manifest.get("packages"):
+        variables[watch.PACKAGES] = " ".join(packages)
+    more = {"rows": rows, "routing": routing, "node": min(gpus, found.node)}
     order = ("early", "late") if streams == "both" else (streams,)
     first = _run(command, where, found, variables, quiet, streams=order[0], **more)
     if streams != "both" or not first.streams_differ:
@@ -134,7 +136,7 @@ def _run(command, where, gpu, variables, quiet, **asked):
         def told(status):
             seconds = time.monotonic() - start
             read, faults = reports.read(folder_of_reports)
-            processes = sorted((said for said in read if said["devices"]), key=lambda said: said["rank"])
+            processes, others = reports.with_a_gpu(read)
             if not processes:
                 raise ValueError(reports.nobody(" ".join(command[:3]), status, read, faults))
             return ScriptRehearsal(
@@ -144,6 +146,7 @@ def _run(command, where, gpu, variables, quiet, **asked):
                 seconds=seconds,
                 processes=processes,
                 faults=faults,
+                others=others,
                 **asked,
             )
 

@@ -4,8 +4,8 @@ import json
 import os
 import threading
 from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -14,7 +14,7 @@ from ..catalog import Model, gpu
 from ..common import checks, files
 from ..lab.grid import Configuration, grid
 from ..lab.measurement import PHASES, model_as_dict, model_from_dict
-from ..lab.process import Failed
+from ..lab.process import Failed, at_once
 from ..lab.records import fingerprint
 from . import devices, place, steps
 from .result import Rehearsal
@@ -156,7 +156,8 @@ def rehearse_grid(
     path.parent.mkdir(parents=True, exist_ok=True)
     there, head = _there(path, head)
     todo = [c for c in wanted if (c.model, c.setup) not in there]
-    failed = _Run(where, found, path, head, there).all(todo, workers, say)
+    with steps.starter(where, found) as start:
+        failed = _all(start, found, path.with_suffix(".jsonl.part"), head, there, todo, workers, say)
     order = {(c.model, c.setup): number for number, c in enumerate(peaks())}
     if configurations is None and not only:  # what the grid has no longer goes
         there = {step: there[step] for step in there if step in order}
@@ -243,66 +244,31 @@ def _write(path, head, rehearsals):
     path.with_suffix(".jsonl.part").unlink(missing_ok=True)
 
 
-class _Run:
-    """A run of several workers at once. Each line is written as soon as its step is done."""
+def _all(start, gpu, part, head, there, wanted, workers, say):
+    """Rehearse the wanted into `there`; return (configuration, why) of those that failed. Each line is written as soon as its step is done."""
+    failed, done, lock = [], count(1), threading.Lock()
+    with part.open("w", encoding="utf-8", buffering=1) as file:
 
-    def __init__(self, where, gpu, path, head, there):
-        self.where, self.gpu, self.path, self.head, self.there = where, gpu, path, head, there
-        self.lock, self.mine, self.part = threading.Lock(), threading.local(), path.with_suffix(".jsonl.part")
-        self.open, self.over = [], False
+        def write(said):
+            file.write(json.dumps(said) + "\n")
 
-    def all(self, todo, workers, say):
-        failed = []
-        with self.part.open("w", encoding="utf-8") as self.file:
-            for said in (self.head, *map(line_of, self.there.values())):
-                self._say(said)
-            with ThreadPoolExecutor(workers) as pool:
-                futures = {pool.submit(self._step, configuration): configuration for configuration in todo}
-                try:
-                    for count, future in enumerate(as_completed(futures), 1):
-                        if error := future.exception():
-                            if not isinstance(error, Failed | ValueError):
-                                raise error
-                            failed.append((futures[future], str(error).strip().splitlines()[-1]))
-                        if count % 25 == 0:
-                            say(f"{count} of {len(todo)}")
-                finally:  # Ctrl-C waits for no step that runs
-                    pool.shutdown(wait=False, cancel_futures=True)
-                    self._end()
-        return failed
+        def one(bench, configuration):
+            clean, found = False, None
+            try:
+                found, clean = steps.one(bench.worker(), configuration.model, configuration.setup, gpu, EACH)
+            except (Failed, ValueError) as error:
+                failed.append((configuration, str(error).strip().splitlines()[-1]))
+            finally:
+                if not clean:
+                    bench.end()
+            with lock:
+                if found:
+                    there[found.model, found.setup] = found
+                    write(line_of(found))
+                if (number := next(done)) % 25 == 0:
+                    say(f"{number} of {len(wanted)}")
 
-    def _say(self, said):
-        self.file.write(json.dumps(said) + "\n")
-        self.file.flush()
-
-    def _step(self, configuration):
-        if getattr(self.mine, "worker", None) is None:
-            context = steps.worker(self.where, self.gpu)
-            self.mine.worker, self.mine.context = context.__enter__(), context
-            with self.lock:
-                self.open.append(context)
-            if self.over:
-                self._close(context)
-        clean = False
-        try:
-            found, clean = steps.one(self.mine.worker, configuration.model, configuration.setup, self.gpu, EACH)
-        finally:
-            if not clean:
-                self.mine.worker = None
-                self._close(self.mine.context)
-        with self.lock:
-            self.there[found.model, found.setup] = found
-            self._say(line_of(found))
-
-    def _close(self, context):
-        """End a worker, once, whichever thread asks."""
-        with self.lock:
-            if context not in self.open:
-                return
-            self.open.remove(context)
-        context.__exit__(None, None, None)
-
-    def _end(self):
-        self.over = True
-        for context in list(self.open):
-            self._close(context)
+        for said in (head, *map(line_of, there.values())):
+            write(said)
+        at_once(start, workers, one, wanted)
+    return failed

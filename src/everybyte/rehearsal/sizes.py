@@ -8,7 +8,7 @@ it decides a size or is read. In-place changes that are not followed make a tens
 from collections.abc import Callable
 from math import ceil
 
-from .others import silent
+from .others import counted, override
 
 #: The most experts of a router: what chooses among more, such as a vocabulary, is none. The most numbers that are followed in one tensor.
 EXPERTS, NUMBERS = 1024, 2**26
@@ -77,28 +77,23 @@ class Sizes:
         self.torch, self.share, self.worst, self.seen = torch, share, worst, seen
         self.known, self.following = _Known(torch), set()
         self.library = torch.library.Library("aten", "IMPL")  # what is put into it stays as long as it lives
-        self._put("nonzero", self._nonzero)
+        override(self.library, "nonzero", self._nonzero)
         torch.Tensor.cpu = self._brought(torch.Tensor.cpu)
         if not hasattr(torch.library, "get_kernel"):
             return note(TOO_OLD)
-        self._put("sum", self._counted(), keys=True)
+        override(self.library, "sum", self._counted(), keys=True)
         for name in ("topk", "argmax", "max.dim"):
-            self._put(name, self._chosen(name), keys=True)
+            override(self.library, name, self._chosen(name), keys=True)
         for name in ("_unique2", "unique_consecutive", "unique_dim"):
-            self._put(name, self._unique(name), keys=True)
-
-    def _put(self, name, call, keys=False):
-        more = {"with_keyset": True} if keys else {}
-        with silent():
-            self.library.impl(name, call, "CUDA", allow_override=True, **more)
+            override(self.library, name, self._unique(name), keys=True)
 
     def _kernel(self, name):
         return self.torch.library.get_kernel(f"aten::{name}", "CUDA").call_boxed
 
     def _nonzero(self, mask):
-        content = self.known.of(mask)
+        content = None if counted else self.known.of(mask)
         if content is None:
-            places, found = None, ceil(self.share * mask.numel())
+            places, found = None, counted[-1] if counted else ceil(self.share * mask.numel())
         else:
             places = content.nonzero()
             found = len(places)
@@ -168,7 +163,7 @@ class Sizes:
         """Follow what scripts compute of what is known: from the first time on, so that others run as they are. more: than FOLLOWED."""
         names = [name for name in (*FOLLOWED, *more) if name not in self.following]
         for name in names:
-            self._put(name, self._followed(name), keys=True)
+            override(self.library, name, self._followed(name), keys=True)
         if not self.following:
             self._read_what_is_known()
         self.following.update(names)
@@ -184,7 +179,7 @@ class Sizes:
             self.seen(None, None, not self.known.masked(one))
             return content.item()
 
-        self._put("_local_scalar_dense", read, keys=True)
+        override(self.library, "_local_scalar_dense", read, keys=True)
 
     def _followed(self, name):
         kernel, torch = self._kernel(name), self.torch

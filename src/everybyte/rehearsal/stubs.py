@@ -144,7 +144,7 @@ def build(site: Path, python: str, headers: Path | None = None, out: Path | None
     out = out or libraries.folder(site)
     functions, bodies = libraries.wanted(libraries.torch_libraries(site)), answers()
     add_bodies(functions, bodies)
-    built_for = libraries.architectures(site / "torch" / "lib" / "libtorch_cuda.so")
+    built_for = libraries.architectures(site / "torch" / "lib" / "libtorch_python.so")
     out.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as made:
         work = Path(made)
@@ -166,6 +166,9 @@ def build(site: Path, python: str, headers: Path | None = None, out: Path | None
             versioned = [f"-Wl,--version-script={work / 'stub.map'}"] if script else []
             bodies_too = ["-Wl,--no-as-needed", f"-l:{BODIES}"]
             said(*compile_, work / "stub.S", "-o", out / soname, f"-Wl,-soname,{soname}", *bodies_too, *versioned)
+        linked = out / libraries.DRIVER.removesuffix(".1")  # Triton to 3.2 links with it by this name
+        linked.unlink(missing_ok=True)
+        linked.symlink_to(libraries.DRIVER)
     manifest = {
         "torch": version,
         "cuda": cuda,

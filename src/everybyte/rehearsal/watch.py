@@ -9,6 +9,7 @@ import atexit
 import contextlib
 import importlib
 import importlib.machinery
+import importlib.metadata
 import os
 import signal
 import sys
@@ -17,13 +18,18 @@ import time
 import traceback
 
 from ..common import files
-from . import compiled, convolutions, history, others, ranks, reads, reports, sizes
+from . import compiled, convolutions, history, host, others, ranks, reads, reports, sizes, stages
 
 #: Variables: the folder of reports; optimizer steps until a process ends (0: never); the file of snapshots; ranks to pretend; the share of
 #: rows that masks find; where routers send tokens.
 REPORTS, STEPS = "EVERYBYTE_REHEARSAL_REPORTS", "EVERYBYTE_REHEARSAL_STEPS"
 SNAPSHOTS, ALONE = "EVERYBYTE_REHEARSAL_SNAPSHOTS", "EVERYBYTE_REHEARSAL_ALONE"
 ROWS, ROUTING = "EVERYBYTE_REHEARSAL_ROWS", "EVERYBYTE_REHEARSAL_ROUTING"
+#: Variable: packages that `--with` asked for; and what else the report says the version of.
+PACKAGES = "EVERYBYTE_REHEARSAL_PACKAGES"
+NAMED = (
+    "transformers", "accelerate", "peft", "trl", "bitsandbytes", "deepspeed", "lightning", "torchao", "torchtune", "triton",
+)  # fmt: skip
 #: The most events of the allocator's history; older ones are dropped.
 EVENTS = 1_000_000
 COUNTS = ("requested", "allocated", "reserved")
@@ -34,9 +40,16 @@ def wait_for_torch() -> None:
     told = {name: value for name, value in os.environ.items() if name.startswith(("EVERYBYTE_REHEARSAL", "REHEARSAL_"))}
     told |= {name: os.environ[name] for name in ("RANK", "WORLD_SIZE") if name in os.environ}
     then = {"torch": lambda torch: start(torch, told)} | {name: _telling(tell) for name, tell in others.TOLD.items()}
-    then |= compiled.hooks()
+    then |= compiled.hooks() | ranks.HOOKS
+    for name in stages.CALLED.keys() - {"torch"}:
+        then[name] = _both(then.get(name), _note_calls)
     compiled.explain_missing_triton()
     sys.meta_path.insert(0, _Finder(then, {"torch": lambda: _tell_stubs(told)}))
+
+
+def _note_calls(module):
+    if _watched:
+        stages.note_calls(module, _watched.stage)
 
 
 def _tell_stubs(told):
@@ -80,6 +93,15 @@ def _telling(tell):
     return then
 
 
+def _both(first, second):
+    def then(module):
+        if first:
+            first(module)
+        second(module)
+
+    return then
+
+
 _watched = None
 
 
@@ -99,7 +121,8 @@ class _Watched:
         self.pid, self.began, self.writing = os.getpid(), time.time_ns(), threading.Lock()
         self.marks, self.best, self.phases, self.instant, self.oom = {}, {}, {}, {}, None
         self.highest, self.backward_line, self.snapshot, self.pools = {}, None, None, 0
-        self.groups = {}
+        self.stages, self.stopped = {}, None
+        self.groups, self.stepping, self.host = {}, [], host.Host()
         self.last_step = int(told.get(STEPS) or 0)
         others.without_cudnn(torch)
         others.normal_without_a_look(torch)
@@ -110,10 +133,17 @@ class _Watched:
         optimizers.register_optimizer_step_post_hook(self._after_step)
         self._watch_backward()
         self._watch_resets()
+        self.backwards, self.spans = 0, []
+        self.open = {}  # stage -> (how deep, each device's events when it began)
+        self.evaluation = stages.Evaluation(
+            torch, lambda: self._stage_begins("evaluation"), lambda: self._stage_ends("evaluation")
+        )
+        for module in (torch, optimizers):
+            stages.note_calls(module, self.stage)
         if many := int(told.get(ALONE) or 0):
-            ranks.alone(torch, many)
-        elif int(os.environ.get("WORLD_SIZE") or told.get("WORLD_SIZE") or 1) > 1:
-            ranks.together(torch)
+            ranks.alone(torch, many, self._note)
+        elif torch.distributed.is_available():
+            ranks.together(torch, self._note)
         self.lines = reads.Lines()
         self.attention = others.cudnn_attention(torch, lambda: self._note(others.ATTENDS))
         self.convolutions = convolutions.by_rule(torch, lambda: self._note(convolutions.SAID))
@@ -153,10 +183,8 @@ class _Watched:
             signal.signal(signal.SIGTERM, asked)
 
     def _ended_early(self, how, line):
-        self.notes.append(
-            f"the script ended {how}{f' at {line}' if line else ''}, after {self.steps} optimizer step{'s' * (self.steps != 1)}: "
-            "what would have come is not here"
-        )
+        steps = f"{self.steps} optimizer step{'s' * (self.steps != 1)}"
+        self.stopped = f"{how}{f' at {line}' if line else ''}, after {steps}"
 
     def _watch_the_end(self):
         """Report at Python's regular end, and at `os._exit`."""
@@ -182,6 +210,7 @@ class _Watched:
 
         def backward(*args, **kwargs):
             self.backward_line, _ = reads.here()
+            self.backwards += 1
             self._mark("after_forward")
             original(*args, **kwargs)
             self._mark("backward_done")
@@ -215,10 +244,52 @@ class _Watched:
                 self.marks.setdefault(device, []).append((moment, stats["allocation.all.allocated"]))
                 self.phases.setdefault(device, {})[moment] = stats["requested_bytes.all.current"]
 
+    @contextlib.contextmanager
+    def stage(self, name):
+        """A context in which the script does what a stage is called by."""
+        self._stage_begins(name)
+        try:
+            yield
+        finally:
+            self._stage_ends(name)
+
+    def _stage_begins(self, name):
+        depth, events = self.open.get(name) or (0, self._events())
+        self.open[name] = depth + 1, events
+
+    def _stage_ends(self, name):
+        depth, began = self.open[name]
+        self.open[name] = depth - 1, began
+        if depth == 1:
+            del self.open[name]
+            self.spans += [(device, name, began.get(device, 0), events) for device, events in self._events().items()]
+
+    def _events(self):
+        """Of each device how many allocations and frees there have been."""
+        stats = {device: self.torch.cuda.memory_stats(device) for device in self._devices()}
+        counts = ("allocation.all.allocated", "allocation.all.freed")
+        return {device: sum(said[count] for count in counts) for device, said in stats.items() if said}
+
+    def _stages(self):
+        """Device -> stage -> the most bytes that were requested within."""
+        found, events = {}, self._events() if self.spans else {}
+        snapshot = self.torch.cuda.memory._snapshot() if events else None
+        for device, count in events.items():
+            spans = [(name, first, last) for where, name, first, last in self.spans if where == device and last]
+            found[device] = history.peaks(snapshot, device, count, spans)
+        return found
+
     def _before_step(self, optimizer, args, kwargs):
-        self._mark("after_backward")
+        if optimizer in self.stepping:  # its last step ended in an error
+            del self.stepping[self.stepping.index(optimizer) :]
+        self.stepping.append(optimizer)
+        if len(self.stepping) == 1:
+            self._mark("after_backward")
 
     def _after_step(self, optimizer, args, kwargs):
+        del self.stepping[self.stepping.index(optimizer) :]
+        if self.stepping:
+            return  # the step of another, around it, counts
         self._mark("after_step")
         self.steps += 1
         self.lines.stepped()
@@ -303,6 +374,7 @@ class _Watched:
         if threading.current_thread() is threading.main_thread():
             self.lines.stop()
             self._look()
+            self.stages = self._stages()
             if compiled.captured():
                 snapshot = self.torch.cuda.memory._snapshot()
                 self.pools = sum(compiled.in_pools(snapshot, device) for device in self._devices())
@@ -330,17 +402,29 @@ class _Watched:
         peaks = [peak["step"] for peak in self.instant.values() if self.steps]
         return {
             "pid": os.getpid(), "rank": self._rank(), "argv": [str(word) for word in sys.argv], "torch": torch.__version__,
-            "cuda": torch.version.cuda, "steps": self.steps, "reads": count, "bytes_read": size, "streams": reads.stream_differences(), "read_at": self.lines.told(), "sized_at": self.lines.sized_at(),
-            "oom": self.oom, "snapshot": self.snapshot,
-            "notes": self.notes + compiled.notes(peaks, self.pools), "groups": list(self.groups.values()),
+            "cuda": torch.version.cuda, "steps": self.steps, "backwards": self.backwards, "reads": count, "bytes_read": size, "streams": reads.stream_differences(), "read_at": self.lines.told(), "sized_at": self.lines.sized_at(),
+            "oom": self.oom, "stopped": self.stopped, "snapshot": self.snapshot,
+            "notes": self.notes + compiled.notes(peaks, self.pools), "groups": list(self.groups.values()), "host": self.host.look(),
             "ended": self.steps == self.last_step > 0, "final": final,
             "devices": [
                 {"device": d, "name": torch.cuda.get_device_name(d), "memory": torch.cuda.get_device_properties(d).total_memory,
                  **highest, "retries": torch.cuda.memory_stats(d)["num_alloc_retries"],
-                 "phases": self.phases.get(d, {}), "peak": self.instant.get(d)}
+                 "phases": self.phases.get(d, {}), "stages": self.stages.get(d, {}), "peak": self.instant.get(d)}
                 for d, highest in used.items()
             ],
+            "packages": packages(self.told.get(PACKAGES, "").split()),
         }  # fmt: skip
+
+
+def packages(asked: list[str]) -> dict[str, str]:
+    """Package -> its version, of those that memory depends on and that were imported; and of those that were asked for."""
+    found = {}
+    for name in dict.fromkeys((*asked, *NAMED)):
+        module = name.replace("-", "_")
+        if name in asked or module in sys.modules:
+            with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+                found[name] = importlib.metadata.version(name) + ("" if module in sys.modules else ", not imported")
+    return found
 
 
 def where(allocation: int, marks: list[tuple[str, int]]) -> str:

@@ -22,4 +22,5 @@ from .steps import (
     PLANNED,
     ROLLOUT,
     SCHEDULE,
+    WHOLE,
 )  # fmt: skip

@@ -75,7 +75,7 @@ TRANSFORMERS = table(
     instead="eb.dry_run takes it",
     when=lambda s, m: m.family is None,
 ) + table(
-    Rule("attention", lambda s, m: (m.softcap or m.sinks) and s.attention != "eager", "is not what transformers' {m.name} has", "'eager'"),
+    Rule("attention", lambda s, m: m.eager_alone and s.attention != "eager", "is not what transformers' {m.name} has", "'eager'"),
     when=lambda s, m: m.family is None,
 ) + table(
     Rule("mesh", lambda s, m: not s.mesh.alone, allowed="no mesh"),
@@ -155,6 +155,16 @@ LETTERS = table(
     Rule("checkpoint_every", lambda s: s.segment > 1, allowed="1"),
     why="with letters 'all'", instead="eb.derive takes it with letters 'BS'",
 )  # fmt: skip
+#: Of weights that a step's own code first makes whole on the GPU, in fp32, as the book's does. Others come as they stay: in their
+#: types, and of several GPUs in shares.
+WHOLE = table(
+    Rule("Model.code", lambda s, m: m.family is None, allowed="'reference', of a model that the book has code of"),
+    Rule("mesh", lambda s, m: s.mesh.size > 1, allowed="no mesh"),
+    only("quantization", "none"),
+    Rule("precision", lambda s, m: s.precision in LIBRARIES, allowed=", ".join(PRECISIONS)),
+    why="with whole=True: how its weights are made is not derived",
+    instead="whole=False takes them as they come, and so does None",
+)
 #: Of a step that PyTorch's compiler cuts.
 CUT = table(
     only("precision", "fp32"), only("attention", "flash"), only("checkpointing", "none"), only("loss", "plain"),

@@ -297,28 +297,47 @@ class Reading:
                 yield item, times
 
     def taken(self) -> dict:
-        """(batch, phase, kind) -> bytes that forward and backward take by operations of that kind, "" that of all others, one after another.
+        """(batch, phase, kind) -> bytes that forward and backward take by operations of that kind, of no kind by the owner's last name.
 
         Of batches that are alike one stands here for all: which, `items` say.
         """
         found = {}
-        for operation, times in self.counted(but=("batch",)):
-            if operation.taken and operation.phase != "optimizer step":
-                key = dict(operation.place).get("batch", 0), operation.phase, operation.kind
+        for operation, times, batch in self._batches():
+            if operation.taken:
+                key = batch, operation.phase, operation.kind or operation.owner.rpartition(".")[2]
                 found[key] = found.get(key, 0) + times * self.bytes(operation.taken)
         return found
 
+    def started(self) -> dict:
+        """(batch, phase) -> how many operations forward and backward have; batches as `taken` has them."""
+        found = {}
+        for operation, times, batch in self._batches():
+            found[batch, operation.phase] = found.get((batch, operation.phase), 0) + times
+        return found
+
+    def _batches(self):
+        """(operation of forward or backward, how often it runs in its batch, the batch)."""
+        for operation, times in self.counted(but=("batch",)):
+            if operation.phase != "optimizer step" and operation.name not in MARKS:
+                yield operation, times, dict(operation.place).get("batch", 0)
+
     def flops(self, phase=None):
-        """Floating-point operations of the matrix products of the step, or of a phase: a multiplication and an addition each.
+        """Floating-point operations of the matrix products of the step, or of a phase: a multiplication and an addition each."""
+        return sum(self.products(phase).values())
+
+    def products(self, phase=None) -> dict:
+        """The same by what multiplies: `attention` and `attention backward`, its kernels; `head`, with the loss; "", all others.
 
         Of a kernel of attention half of each: with a causal mask it skips what the mask hides. Dao 2023, arXiv:2307.08691, section 3.1.
         """
-        return sum(
-            (1 if o.kernel[:1] in _CAUSAL else 2) * times * prod(map(self.amounts.number, sizes))
-            for o, times in self.counted()
-            if phase in (None, o.phase)
-            for sizes in o.products
-        )
+        found = {}
+        for o, times in self.counted():
+            if o.products and phase in (None, o.phase):
+                causal = o.kernel[:1] in _CAUSAL
+                key = o.kernel[0] if causal else "head" if o.loss else ""
+                numbers = sum(prod(map(self.amounts.number, sizes)) for sizes in o.products)
+                found[key] = found.get(key, 0) + (1 if causal else 2) * times * numbers
+        return found
 
 
 def _turns(operation, shifts, stood):

@@ -10,9 +10,9 @@ from itertools import count, groupby
 from typing import Any, NamedTuple
 
 from ..allocator import Request, Requests
-from ..ask.choices import LIBRARIES
 from ..catalog import Model
 from ..catalog.weights import ENDS, layers, weights
+from ..rules import WHOLE, broken
 from ..step.course import middles
 
 #: Phases whose first product takes cuBLAS's workspace: those of the two threads. The optimizer runs on forward's.
@@ -34,12 +34,9 @@ class Made(NamedTuple):
 
 
 def made(model, setup) -> Made | None:
-    """How the book's own step makes a model; None where it is not told: of several networks, of parts of a mesh, in 4 bits."""
-    known = isinstance(model, Model) and model.family and setup.mesh.size == 1
-    if not known or setup.quantization != "none" or setup.precision in LIBRARIES:
+    """How the book's own step makes a model; None where it is not told, as `WHOLE` of the rules says."""
+    if not isinstance(model, Model) or broken(WHOLE, setup, model):
         return None
-    if 0 < model.mixture_layers < model.layers:
-        return None  # blocks that are not alike
     standing: list[Any] = [w for w in weights(model) if w.count and layers(model)[w.group]]
     first, block, last = (
         [4 * w.numbers for w in standing for _ in range(w.count) if (w.group if w.group in ENDS else "") == group]

@@ -10,7 +10,7 @@ from ..ask.setup import Setup
 from ..catalog import Gpu, Model
 from ..catalog import gpu as find_gpu
 from ..common import checks
-from ..rules import FORMULA, SCHEDULE, broken
+from ..rules import FORMULA, SCHEDULE, WHOLE, broken, check
 from ..step.witness import Witness
 from . import MARKS, PEAKS, letters, place_of, trace
 from .alignment import trace as align
@@ -79,7 +79,7 @@ class Budget(Witness):
         configuration: Settings | str = "",
         memory: int | None = None,
         steps: int = STEPS,
-        whole: bool = True,
+        whole: bool | None = None,
     ) -> Reserved:
         """What PyTorch's allocator makes of it on a GPU, from the first weight on: reserved bytes, and what they are.
 
@@ -89,9 +89,20 @@ class Budget(Witness):
 
         Args:
             gpu: of the catalog, by name too: how large cuBLAS's workspaces are. configuration: as `PYTORCH_ALLOC_CONF`.
-            memory: bytes that the process has; by default all that are asked for. steps: how many, the first among them. whole: whether
-                weights are first made on the GPU in fp32, as the book's own step makes them; else they come as they stay.
+            memory: bytes that the process has; by default all that are asked for. steps: how many, the first among them.
+            whole: whether weights are first made whole on the GPU, in fp32, as the book's own step makes them; else they come as they
+                stay, in their types and shares. None: as the step's own code does, so transformers' as they stay. A dry run's `on`
+                takes the same.
+
+        Raises:
+            ValueError: with `whole` True, where it is not told how that is.
         """
+        if whole is not None:
+            checks.flag("Budget.on", "whole", whole)
+        if whole and isinstance(self.model, Model):
+            check(WHOLE, self.setup, self.model)
+        elif whole:
+            raise ValueError(f"Budget.on.whole: True of {self.model!r} is not derived; allowed: False or None")
         gpu = find_gpu(gpu) if isinstance(gpu, str) else gpu
         return play(self._asked(gpu.cublas_workspace, whole), configuration, memory, gpu.memory, steps)
 
@@ -102,7 +113,7 @@ class Budget(Witness):
                 course_of(self.model, self.setup, self.rank),
                 letters(_model(self.model), self.setup, rank=self.rank),
             )
-            beginning = made(self.model, self.setup) if whole else None
+            beginning = made(self.model, self.setup) if whole is not False else None
             self._requests[workspace, whole] = asked_for(course, values, workspace, beginning)
         return self._requests[workspace, whole]
 

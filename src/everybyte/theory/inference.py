@@ -3,14 +3,14 @@
 There are two kinds of pass: a prefill takes a whole prompt with an empty cache, a decode step one token with all others in the
 cache. No gradient is recorded, so a tensor goes as soon as the program no longer refers to it. The program is the source of
 `reference/hugging_face`. Attention is the kernel that CUDA takes for 16 bits: flash attention where there is no mask, the
-memory-efficient kernel where a window asks for one.
+memory-efficient kernel where a window asks for one. Gemma 2 and gpt-oss have the scores themselves.
 """
 
 from dataclasses import replace
 from functools import lru_cache
 
 from ..ask.setup import Setup
-from ..catalog.decoders import GENERATING, decoder
+from ..catalog.decoders import decoder
 from ..catalog.weights import layers, weights
 from .attention import MASK_MULTIPLE
 from .course import Course
@@ -66,7 +66,7 @@ def cached(model) -> list[tuple]:
 
 def check(model, static=False) -> None:
     """Raise ValueError where a model's passes are not derived, naming the field. static: with a cache whose room does not grow."""
-    kind = decoder(model, GENERATING)
+    kind = decoder(model)
     if model.head_width % 8 or model.head_width > 256:
         raise ValueError(
             f"Model.head_width: {model.head_width} of {model.name} is padded by the kernel of attention; allowed: multiples of 8 up to 256"
@@ -96,13 +96,12 @@ def course(model, values) -> Course:
         masked = 0 < window <= values["T"]
         attended = min(before, window - 1) + tokens if masked and before else before + tokens
     padded = masked and attended % MASK_MULTIPLE > 0
-    return _course(
-        replace(model, name="", published=None, source=""), before > 0, tokens == 1, masked, padded, room > 0
-    )
+    alike = replace(model, name="", published=None, source="")
+    return _course(alike, before > 0, values["B"] == 1, tokens == 1, masked, padded, room > 0)
 
 
 @lru_cache(128)
-def _course(model, decode, alone, masked, padded, static):
+def _course(model, decode, single, alone, masked, padded, static):
     """Trace a pass of few layers, with token counts that take the same branches."""
     tape, fields = Tape(), _Fields(model)
     tape.grad, tape.phase = False, "decode" if decode else "prefill"
@@ -117,12 +116,13 @@ def _course(model, decode, alone, masked, padded, static):
         loops = [Loop.of(fields.dense_layers, 3, 1), Loop.of(number - fields.dense_layers, 3, 1)]
     blocks = every * sum(loop.turns for loop in loops) + model.layers % every
     network = Decoder(tape, fields, decoder(model), blocks, every, loops[0].turns if first else 0)
-    batch, rest = Letter(2, "B"), [*_weights(model, fields, number), *_buffers(fields, number, network.module)]
+    batch = Letter(1 if single else 2, "B")
+    rest = [*_weights(model, fields, number, network.module), *_buffers(fields, number, network.module)]
     cache, layer = [], source("hugging_face.cache")
     found = one_after_another("block", loops)
     for i in range(blocks):
-        near = model.windowed(i)
-        kept = layer.Room(room) if static else layer.Window(fields.window) if near else layer.Growing()
+        near, eager = model.windowed(i), model.eager_alone
+        kept = layer.Room(room) if static else layer.Window(fields.window, eager) if near else layer.Growing(eager)
         cache.append(kept)
         if decode:
             loop = found({"block": i // every})
@@ -193,12 +193,13 @@ class Decoder(Network):
         return module
 
 
-def _weights(model, fields, number):
+def _weights(model, fields, number, module):
     times = {"embeddings": 1, "last": 1, "block": number, "dense": number, "mixture": 0}
     if model.experts:
         times |= {"dense": fields.dense_layers, "mixture": number - fields.dense_layers}
     for weight in weights(fields):
-        if weight.count and layers(model)[weight.group] and weight.name != "mlp.router.bias":  # which is a buffer
+        buffer = weight.name == "mlp.router.bias" and module.chosen_by_bias
+        if weight.count and layers(model)[weight.group] and not buffer:
             yield Piece(product(weight.shape), HALF.width, "parameters", weight.count * times[weight.group])
 
 
@@ -210,6 +211,7 @@ def _buffers(model, number, module):
     if model.scaled_embedding:
         yield Piece(1, HALF.width, "buffers")
     if not model.has_positions:
-        yield Piece(over(model.rope_width if model.latent else model.turning, 2), FP32.width, "buffers", 2)
-    if model.router_bias:
+        turned = over(model.rope_width if model.latent else model.turning, 2)
+        yield Piece(turned, FP32.width, "buffers", 2 * module.tables)
+    if model.router_bias and module.chosen_by_bias:
         yield Piece(model.experts, (module.router_type or HALF).width, "buffers", number - model.dense_layers)

@@ -466,7 +466,8 @@ def _filled(name):
 
 
 def where(condition, x, other):
-    """The numbers of `x` where a condition is true, and elsewhere one number."""
+    """The numbers of `x` where a condition is true, and elsewhere one number, which is a tensor meanwhile."""
+    number = new(x.tape, "the number elsewhere", (), x.type)  # noqa: F841
     return op.through(_title(x.tape, "where"), condition, x, type=x.type)
 
 

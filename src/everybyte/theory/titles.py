@@ -152,7 +152,7 @@ TITLES: dict[str, dict[str, tuple]] = {
     "mask": {
         "arange": ("sequences", "heads", "queries", "keys") * 2, "add": ("queries shifted", "keys shifted") * 2, "expand": ("mask",) * 2,
     },
-    "Nothing.mask": {"zeros": ("zero",) * 2, "where": ("mask as numbers",) * 2},
+    "masked": {"zeros": ("zero",) * 2, "where": ("mask as numbers",) * 2},
     "causal": {"le": ("mask",)},
     "within": {
         "new_ones": ("true",), "sub": ("first that is attended to",), "gt": ("inside the window",), "and": ("inside and true", "mask"),

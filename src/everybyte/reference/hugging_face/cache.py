@@ -36,12 +36,11 @@ class Nothing:
     def mask(self, x):  # (B, S, H)
         S = x.size(1)
         short = S < self.window or not self.window
-        if short and not self.eager:
-            return None
-        found = mask(x, 0, 0, S, within(self.window) if self.window else causal)
-        if not self.eager:
-            return found
-        return torch.where(found, torch.zeros((), dtype=x.dtype, device=x.device), torch.finfo(x.dtype).min)
+        return masked(self, x, 0, 0, S, within(self.window) if self.window else causal, short)
+
+    def beside(self):
+        """What has the mask of a model's layers that attend to all tokens, where each has a window."""
+        return Nothing(self.eager)
 
 
 class Near(Nothing):
@@ -58,14 +57,15 @@ class Growing:
     """What a layer keeps in tensors that grow by a copy: `DynamicLayer`.
 
     Attributes:
-        keys, values: (B, K, T, D) each; None before the first pass. seen: tokens that have been read.
+        keys, values: (B, K, T, D) each; None before the first pass. seen: tokens that have been read. eager: whether the scores
+            exist, which always have a mask.
     """
 
     near = False
 
-    def __init__(self):
+    def __init__(self, eager=False):
         self.keys = self.values = None
-        self.seen = 0
+        self.seen, self.eager = 0, eager
 
     def update(self, keys, values):  # (B, K, S, D) each -> (B, K, T + S, D) each
         if self.keys is None:
@@ -82,7 +82,7 @@ class Growing:
         return self.keys, self.values
 
     def mask(self, x):  # (B, S, H): None where the kernel needs none
-        return None
+        return masked(self, x, self.seen, 0, self.seen + x.size(1), causal, True)
 
 
 class Window(Growing):
@@ -90,8 +90,8 @@ class Window(Growing):
 
     near = True
 
-    def __init__(self, window):
-        super().__init__()
+    def __init__(self, window, eager=False):
+        super().__init__(eager)
         self.window, self.width = window, None
 
     def begin(self, keys):
@@ -104,9 +104,26 @@ class Window(Growing):
         return keys, values
 
     def mask(self, x):
-        kept = 0 if self.keys is None else self.keys.size(2)
-        count = kept + x.size(1)
-        return None if count < self.window else mask(x, self.seen, self.seen - kept, count, within(self.window))
+        count = self.kept + x.size(1)
+        return masked(self, x, self.seen, self.seen - self.kept, count, within(self.window), count < self.window)
+
+    @property
+    def kept(self):
+        return 0 if self.keys is None else self.keys.size(2)
+
+    def beside(self):
+        return Beside(self)
+
+
+class Beside:
+    """What has the mask of layers that attend to all tokens in a model whose every layer has a window: as long as a window's."""
+
+    def __init__(self, layer):
+        self.layer, self.eager = layer, layer.eager
+
+    def mask(self, x):
+        layer = self.layer
+        return masked(self, x, layer.seen, layer.seen - layer.kept, layer.kept + x.size(1), causal, True)
 
 
 class Room(Growing):
@@ -138,6 +155,19 @@ class Room(Growing):
 def kinds(cache):
     """Each kind of layer -> the first of that kind: layers of a kind have one mask."""
     return {type(layer): layer for layer in reversed(cache)}
+
+
+def masked(layer, x, seen, first, count, attends, needless):
+    """A layer's mask: as numbers to add to scores that exist; else as truths, and None where the kernel needs none.
+
+    Source: `eager_mask`, `sdpa_mask`.
+    """
+    if needless and not layer.eager:
+        return None
+    found = mask(x, seen, first, count, attends)
+    if not layer.eager:
+        return found
+    return torch.where(found, torch.zeros((), dtype=x.dtype, device=x.device), torch.finfo(x.dtype).min)
 
 
 def mask(x, seen, first, count, attends):

@@ -5,7 +5,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from ..llama import GatedMLP
-from .cache import Nothing, kinds
+from .cache import kinds
 from .decoder import MLP, Attention, Decoder, layer_norm, rms_norm
 from .mixtures import BiasedExperts, Experts, SharedExperts
 from .parts import (
@@ -237,8 +237,8 @@ class Windowed(Llama):
     """Ministral, Qwen 2.5 and 3: layers are of two kinds. The mask of those that attend to all tokens is made though there be none."""
 
     def kinds(self, cache):
-        beside = [Nothing(cache[0].eager)] if isinstance(cache[0], Nothing) else []
-        return kinds([*cache, *beside])
+        whole = next((layer for layer in cache if not layer.near), None)
+        return kinds([*cache, whole or cache[0].beside()])
 
 
 # Gemma 2 and 3.
@@ -264,7 +264,7 @@ class GemmaAttention(LlamaAttention):
 
 
 class CappedAttention(GemmaAttention):
-    eagerly = staticmethod(attend_capped)
+    attend = eagerly = staticmethod(attend_capped)
 
 
 class GemmaBlock(nn.Module):
@@ -465,6 +465,7 @@ class DeepSeek(Llama):
 
     attention: type[nn.Module] = LatentAttention
     router_type = None
+    chosen_by_bias = True
 
     def block(self, model, i):
         mlp = GatedMLP(model) if i < model.dense_layers else SharedExperts(model, self.groups(model), self.router_type)

@@ -108,6 +108,7 @@ int ANSWER(cudaLibraryGetKernel)(void **out, void *library, const char *name) { 
 /* ---- what Triton asks of a context, and launches by the driver, which has one word for all that it refuses */
 int ANSWER(cuCtxGetLimit)(size_t *out, int which) { *out = which == 1 ? 1 << 20 : 1024; return OK; }
 int ANSWER(cuCtxSetLimit)(int which, size_t value) { return OK; }
+int ANSWER(cuFuncSetCacheConfig)(void *kernel, int which) { return OK; }
 int ANSWER(cuTensorMapEncodeIm2col)(void *map) { return OK; }
 int ANSWER(cuOccupancyMaxActiveClusters)(int *out, void *kernel, const Sides *cluster) {
     *out = gpu.multiprocessors / (cluster->x ? cluster->x : 1);

@@ -99,8 +99,11 @@ int ANSWER(cudaGetSymbolAddress)(void **out, const void *symbol) { *out = base +
 /* ---- the host's memory that a GPU may read: the machine's own, and noted */
 typedef struct { char *at; size_t size; } Span;
 static struct { Span *spans; int count, room; } pinned;
+static unsigned long long pinned_now, most_pinned;
+unsigned long long rehearsal_most_pinned(void) { return most_pinned; }
 static void pin(void *address, size_t size) {
     pthread_mutex_lock(&lock);
+    if ((pinned_now += size) > most_pinned) most_pinned = pinned_now;
     if (pinned.count == pinned.room) pinned.spans = realloc(pinned.spans, (pinned.room = 2 * pinned.room + 64) * sizeof(Span));
     pinned.spans[pinned.count++] = (Span){address, size};
     pthread_mutex_unlock(&lock);
@@ -109,7 +112,7 @@ static int unpin(void *address) {
     int found = 0;
     pthread_mutex_lock(&lock);
     for (int i = 0; i < pinned.count && !found; i++)
-        if ((found = pinned.spans[i].at == (char *)address)) pinned.spans[i] = pinned.spans[--pinned.count];
+        if ((found = pinned.spans[i].at == (char *)address)) pinned_now -= pinned.spans[i].size, pinned.spans[i] = pinned.spans[--pinned.count];
     pthread_mutex_unlock(&lock);
     return found;
 }

@@ -12,7 +12,7 @@ KEPT = 34 * B * S * H
 
 
 def fastest(card="h200"):
-    """The peak of the first layout on 64 GPUs, by the data sheet's time."""
+    """The peak of the first layout on 64 GPUs, by the computed time."""
     return layouts(LLAMA.model, LLAMA.setup, card, most=1).found[0].peak
 
 

@@ -6,7 +6,7 @@ from math import ceil
 from typing import Any, Self
 
 from ...answers.fit import fit
-from ...answers.headroom import ROUNDING, Headroom
+from ...answers.headroom import PLAYED, Headroom
 from ...answers.serving import cache_bytes
 from ...ask.choices import DTYPE_BYTES
 from ...ask.setup import Setup
@@ -140,12 +140,26 @@ class Case(Run):
         """Bytes to generate the case's tokens, in 16 bits."""
         return self.at("weights", precision="bf16") + self.tokens * self.cache()
 
+    def room(self) -> int:
+        """Bytes that the GPU leaves PyTorch's allocator."""
+        return Headroom().room(self.gpu, self.setup)
+
     def free(self) -> int:
-        """Bytes between the peak and what is usable."""
-        free = Headroom().usable(self.gpu, self.setup) - self.budget(self.setup, ROUNDING).peak
+        """Bytes of these that the step does not reserve."""
+        free = self.room() - reserved(self, self.setup)
         if free < 0:
-            raise ValueError(f"the step does not fit {self.gpu.name}")
+            raise ValueError(f"the step reserves more than {self.gpu.name} has")
         return free
+
+
+@cache
+def reserved(case: Case, setup: Setup) -> int:
+    """Bytes that PyTorch's default allocator reserves for a setup's step on the case's GPU, simulated; more than there are if it fails."""
+    step = case.budget(setup)
+    if getattr(step, "counted", step) is None:
+        raise ValueError(f"{case.model.name} is known by its formula alone, and no allocator is simulated")
+    found = step.on(case.gpu, memory=Headroom().room(case.gpu, setup), steps=PLAYED, whole=False)
+    return found.reserved if found.failed is None else step.on(case.gpu, steps=PLAYED, whole=False).reserved
 
 
 @cache

@@ -18,7 +18,7 @@ from ...formulas import formula
 from ...formulas.formats import BLOCKS, FLOATS
 from ...theory.inference import course, letters
 from ..asking import Run, run
-from .case import EAGER, FLASH, GPUS, RANK, Case, Derived, fitted
+from .case import EAGER, FLASH, GPUS, RANK, Case, Derived, fitted, reserved
 
 #: The step of the late out-of-memory error; the dropout of the card on it.
 LATE_STEP, DROPOUT = 5_000, 0.1
@@ -251,7 +251,8 @@ _asked("bytes", Case.at, "loss.logits", loss_worst=PLAIN)
 _shown("text", model="model.name", gpu="gpu.title", precision="one.precision", peak_at=lambda c: c.step().peak_at)
 _shown("count", batch="one.batch", sequence="one.sequence", tokens="tokens", gpus="gpus", adapters=Case.adapters)
 _shown("count", layers="model.layers", positions="model.positions", parameters="parameters")
-_shown("bytes", gpu_memory="gpu.memory", usable=lambda c: Headroom().usable(c.gpu, c.setup), free=Case.free)
+_shown("bytes", gpu_memory="gpu.memory", usable=lambda c: Headroom().usable(c.gpu, c.setup), room=Case.room, free=Case.free,
+       reserved=lambda c: reserved(c, c.one))  # fmt: skip
 _shown("bytes", forward_kept=Case.forward, scores_block=Case.scores, block_flat=Case.flat, cache_token=Case.cache)
 _shown("bytes", stage=_stage, boundary=_boundary, experts_each=_experts, inference=Case.inference)
 _shown("bytes", block_activations=_block, states_trained=_trained, advertised_gib=_advertised)

@@ -1,0 +1,85 @@
+"""What a rehearsed process takes of the CPU's memory: resident, pinned for the GPU, shared, and its workers'."""
+
+import ctypes
+import os
+from contextlib import suppress
+from pathlib import Path
+
+from ..units import text
+from . import reads
+
+COUNTS = ("resident", "imported", "pinned", "shared", "workers")
+
+
+def status(pid: int | str = "self") -> dict[str, int]:
+    """Bytes of a process by the names that Linux gives them: VmHWM, the most that was resident; VmRSS; RssShmem."""
+    with open(f"/proc/{pid}/status", encoding="utf-8") as lines:
+        pairs = (line.split() for line in lines if line.endswith(" kB\n"))
+        return {name.rstrip(":"): int(size) * 1024 for name, size, _ in pairs}
+
+
+class Host:
+    """The most of each count that was seen: resident as the kernel keeps it, pinned as the driver was asked, the others at each look."""
+
+    def __init__(self):
+        self.most = dict.fromkeys(COUNTS, 0) | {"imported": status()["VmRSS"]}
+
+    def look(self) -> dict[str, int]:
+        """Look again, and return them."""
+        now = status()
+        seen = {
+            "resident": now["VmHWM"],
+            "shared": now["RssShmem"],
+            "pinned": pinned(),
+            "workers": sum(map(_share, _children())),
+        }
+        self.most |= {name: max(size, self.most[name]) for name, size in seen.items()}
+        return self.most
+
+
+def pinned() -> int:
+    """The most bytes that were pinned at once: taken from CUDA, or registered with it."""
+    if (library := reads.stubs()) is None:
+        return 0
+    library.rehearsal_most_pinned.restype = ctypes.c_ulonglong
+    return library.rehearsal_most_pinned()
+
+
+def _children():
+    """Processes that this one has started, which still run."""
+    mine, found = str(os.getpid()), []
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):
+            if path.read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()[1] == mine:
+                found.append(path.parent.name)
+    return found
+
+
+def _share(pid):
+    """What a process takes, of shared pages its share; 0 where it has ended."""
+    try:
+        lines = Path(f"/proc/{pid}/smaps_rollup").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return 0
+    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("Pss:")), 0)
+
+
+def said(processes: list[dict], ranks: int) -> str:
+    """In a sentence: of the process that takes the most, and of a node of so many ranks.
+
+    Args:
+        ranks: those of a node, of which `processes` may be one.
+    """
+    hosts = [process["host"] for process in processes]
+    most = max(hosts, key=lambda host: host["resident"])
+    more = [
+        f"{text(most[name])} {what}"
+        for name, what in (("pinned", "pinned"), ("shared", "shared"), ("workers", "in its workers"))
+        if most[name]
+    ]
+    line = f"The CPU's memory: {text(most['resident'])} resident, {text(most['imported'])} of it when torch was imported{''.join(f', {one}' for one in more)}"
+    line += "; of CUDA's own nothing"
+    if ranks > 1:
+        each = sum(host["resident"] + host["workers"] for host in hosts) / len(hosts)
+        line += f"; a node of {ranks} ranks at most {text(round(ranks * each))}"
+    return line
