@@ -423,7 +423,7 @@ def packages(asked: list[str]) -> dict[str, str]:
         module = name.replace("-", "_")
         if name in asked or module in sys.modules:
             with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-                found[name] = importlib.metadata.version(name) + ("" if module in sys.modules else ", not imported")
+                found[name] = importlib.metadata.version(name) + ("" if module in sys.modules else " (not imported)")
     return found
 
 
