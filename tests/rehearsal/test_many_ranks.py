@@ -95,6 +95,19 @@ def test_one_alone_asks_for_what_each_of_many_does(here, way):
 
 
 @THOROUGH
+@pytest.mark.parametrize("stage", "123")
+def test_deepspeed_alone_asks_for_what_each_of_two_does(here, stage):
+    if not list(here.folder.glob("lib/python3.*/site-packages/deepspeed")):
+        pytest.skip(f"deepspeed is not in {here.folder.name}: everybyte rehearse --install deepspeed")
+    script = [str(Path(SCRIPT).with_name("zero.py")), stage]
+    together = rehearse_script(["torchrun", "--nproc-per-node=2", *script], gpus=2, quiet=True)
+    alone = rehearse_script(["python", *script], gpus=2, alone=True, quiet=True)
+    assert together.status == alone.status == 0 and alone.processes[0]["steps"] == 2
+    seen_of_each = [seen(process["devices"][0]) for process in (*together.processes, *alone.processes)]
+    assert seen_of_each == 3 * seen_of_each[:1]
+
+
+@THOROUGH
 def test_processes_tell_each_other_objects_and_whole_numbers(here, tmp_path, monkeypatch):
     monkeypatch.setenv("ALONE", "")
     (script := tmp_path / "s.py").write_text(OBJECTS + NUMBERS, encoding="utf-8")
