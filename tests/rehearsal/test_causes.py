@@ -86,6 +86,9 @@ dist.init_process_group("nccl")
 told = torch.tensor([41 * (1 - rank), 7], device="cuda")
 dist.broadcast(told, 0)
 assert told.tolist() == [41, 7]
+order = (torch.arange(1000) * (1 - rank)).cuda()  # as many numbers as a model has modules
+dist.broadcast(order, 0)
+assert order.tolist() == list(range(1000))
 told = torch.tensor(5.0 * rank, device="cuda")
 dist.broadcast(told, 1, group=dist.new_group([0, 1]), async_op=True).wait()
 assert told.item() == 5.0
