@@ -10,7 +10,7 @@ from collections.abc import Callable
 from . import reads
 
 #: Bytes up to which a tensor travels through the store: numbers that ranks agree upon, not weights.
-SMALL = 4096
+SMALL = 65_536
 
 
 def only_there(what: str, of: str) -> ValueError:
