@@ -3,16 +3,14 @@
 from ..ask.setup import Setup
 from ..step.amount import USUAL, Amount
 from ..step.course import Repeat
+from ..step.witness import heading
 from .course import Case, Column, Instant, Tally, differing, instants
 from .ranges import Range
 
 
 def as_dict(d) -> dict:
     """A derivation in whole numbers and text."""
-    return {
-        "witness": "derive",
-        "model": {"name": d.model.name, "parameters": int(d.model.parameters)},
-        "setup": d.setup.as_dict(),
+    return heading("derive", d.model, d.setup) | {
         "layers": d.layers,
         "letters": d.letters,
         "rank": d.rank,

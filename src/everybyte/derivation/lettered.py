@@ -11,6 +11,7 @@ from ..ask.setup import Setup
 from ..catalog import Model
 from ..common.tables import Shown, Table
 from ..step.course import PHASES
+from ..step.witness import heading
 from .symbolic import latex, maximum
 
 #: Letter -> (what it counts, field of `Model` or `Setup`), as the book's notation has them.
@@ -145,10 +146,7 @@ class Lettered(Shown):
 
     def as_dict(self) -> dict:
         """As JSON holds it: expressions as text."""
-        return {
-            "witness": "derive",
-            "model": {"name": self.model.name, "parameters": int(self.model.parameters)},
-            "setup": self.setup.as_dict(),
+        return heading("derive", self.model, self.setup) | {
             "letters": {str(s): words for s, words in self.symbols},
             "peak": str(self.peak),
             "phases": {name: str(e) for name, e in self.phases.items()},

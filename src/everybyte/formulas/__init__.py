@@ -2,7 +2,6 @@
 
 from . import (  # noqa: F401  each fills the registry
     adapters,
-    checkpointing,
     compute,
     context,
     expert_parallel,

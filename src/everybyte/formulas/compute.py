@@ -5,10 +5,10 @@ arithmetic. They count as PyTorch's counter does, the squares of attention whole
 of each square: `flops.masked`, which the times of plans and layouts leave out.
 """
 
-from sympy import Min
+from sympy import Min, ceiling
 
 from .registry import register
-from .symbols import A, A_kv, B, D, F, H, L, S, V, chunked, dropped, eager, gated, half, segmented, selective
+from .symbols import A, A_kv, B, D, F, H, K, L, S, V, chunked, dropped, eager, gated, half, segmented, selective
 
 #: FLOPs of queries times keys, or of attention weights times values.
 _square = 2 * B * A * S**2 * D
@@ -24,3 +24,7 @@ LOSS_AGAIN = register("flops.again.loss", chunked * _head)
 ATTENTION_AGAIN = register("flops.again.attention", (2 - _formed) * _square)
 MASKED = register("flops.masked", (1 - _formed) * L * (7 + 2 * segmented + 2 * selective) * _square / 2)
 SPARED = register("flops.again.spared", (1 - dropped) * 2 * B * S * H * F)
+
+# The matrix products that backward recomputes.
+_segments = segmented * (L * BLOCK.expr - ceiling(L / K) * SPARED.expr)
+AGAIN = register("checkpoint.flops", _segments + selective * L * ATTENTION_AGAIN.expr)

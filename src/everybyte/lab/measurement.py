@@ -68,17 +68,15 @@ class Measurement(Shown):
 
     model: Annotated[Model, Kind(dict, "an object")]
     setup: Annotated[Setup, Kind(dict, "an object")]
-    status: (
-        Text  # `measured`; `oom`, a result as well; `skipped`, where it was not tried; `failed`, where it died or hung
-    )
+    # `measured`; `oom`, a result as well; `skipped`, where it was not tried; `failed`, where it died or hung.
+    status: Text
     device: Device
     date: Date  # UTC
     fingerprint: Digest  # of the reference step's source
     reason: Text | None = None  # why it was skipped or failed
     rounding: Whole = 512  # of each tensor in the device's allocator, to a multiple of so many bytes; 1 for none
-    phases: Phases | None = (
-        None  # live bytes at moments of one steady step, and the most in the optimizer's step (`step`)
-    )
+    # Live bytes at moments of one steady step, and the most in the optimizer's step (`step`).
+    phases: Phases | None = None
     requested: Phases | None = None  # the same, of each tensor as asked for, not of the block that it got
     peaks: Peaks | None = None  # the most live bytes in forward, backward and the optimizer's step
     peak: Whole | None = None  # the most of all
@@ -116,9 +114,8 @@ class Measurement(Shown):
     # Of a training run: its `recipe`, with as many steps as there was time for of those `asked`; and `validation`:
     # steps taken, the loss on prose that is not trained on, and seconds of training until then.
     learning: Learning | None = None
-    ranks: Ranks | None = (
-        None  # of many GPUs measured at once: each one's `rank`, and some of the fields here, rank 0's
-    )
+    # Of many GPUs measured at once: each one's `rank`, and some of the fields here, rank 0's.
+    ranks: Ranks | None = None
     versions: Object | None = None
     settings: Object | None = None
     witness: Text = "measure"  # or `rehearse`, on a rehearsal's device, where no time means anything

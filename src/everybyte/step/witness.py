@@ -30,6 +30,12 @@ class Counted:
     parameters: int
 
 
+def heading(witness: str, model, setup) -> dict:
+    """With what a witness's JSON begins: who says it, of which model, under which setup."""
+    model = {"name": model.name, "parameters": int(model.parameters)}
+    return {"witness": witness, "model": model, "setup": setup.as_dict()}
+
+
 class Witness:
     """A step's bytes. Who is one has `model`, `setup`, `parts` at the peak, `phases`, `peak`, `peak_at`, `host`, `moments` (the ends of phases) and `timeline()`."""
 
@@ -70,15 +76,16 @@ class Witness:
 
     def as_dict(self: Any) -> dict:
         """As JSON holds it: whole bytes."""
-        return {
-            "witness": self.witness,
-            "model": {"name": self.model.name, "parameters": int(self.model.parameters)},
-            "setup": self.setup.as_dict(),
-            "parts": self.parts,
-            "phases": self.phases,
-            "peak": self.peak,
-            "peak_at": self.peak_at,
-        } | {name: more for name, more in (("own", self.setup.taken), ("host", self.host)) if more}
+        return (
+            heading(self.witness, self.model, self.setup)
+            | {
+                "parts": self.parts,
+                "phases": self.phases,
+                "peak": self.peak,
+                "peak_at": self.peak_at,
+            }
+            | {name: more for name, more in (("own", self.setup.taken), ("host", self.host)) if more}
+        )
 
 
 class Followed(Witness):

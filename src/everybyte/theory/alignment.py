@@ -24,6 +24,12 @@ def _ending(network, loss):
     return network
 
 
+def _standing(step, kind):
+    """The weights of a frozen network of a step's model, in that data type, and its masks."""
+    found = [Piece(numbers, kind.width, "parameters", count) for _, numbers, count in step.weights]
+    return found + [Piece(p.numbers, kind.width, p.part, p.count) for p in step._buffers()]
+
+
 def _frozen(step):
     """A second network of a step's model, whose weights have the data type of matrix products."""
     compute = step.setup.dtypes.compute
@@ -51,12 +57,8 @@ class AlignmentStep(Step):
 
     def rest(self):
         """With the weights of a reference of its own, and its masks."""
-        found = super().rest()
-        if self.reference is not None:
-            wide = self.reference.type.width
-            found += [Piece(numbers, wide, "parameters", count) for _, numbers, count in self.weights]
-            found += [Piece(p.numbers, wide, p.part, p.count) for p in self._buffers()]
-        return found
+        beside = self.reference
+        return super().rest() + ([] if beside is None else _standing(self, beside.type))
 
     def _inputs(self):
         tape, sequences = self.tape, self.batch[0]
@@ -85,10 +87,7 @@ class Scoring(Step):
 
     def rest(self):
         """The weights, and masks."""
-        wide = self.network.type.width
-        return [Piece(n, wide, "parameters", count) for _, n, count in self.weights] + [
-            Piece(p.numbers, wide, p.part, p.count) for p in self._buffers()
-        ]
+        return _standing(self, self.network.type)
 
     def host(self):
         """Nothing."""

@@ -109,10 +109,8 @@ class Budget(Witness):
     def _asked(self, workspace, whole):
         """What a process asks of its allocator, whatever that makes of it."""
         if (workspace, whole) not in self._requests:
-            course, values = (
-                course_of(self.model, self.setup, self.rank),
-                letters(_model(self.model), self.setup, rank=self.rank),
-            )
+            course = course_of(self.model, self.setup, self.rank)
+            values = letters(_model(self.model), self.setup, rank=self.rank)
             beginning = made(self.model, self.setup) if whole is not False else None
             self._requests[workspace, whole] = asked_for(course, values, workspace, beginning)
         return self._requests[workspace, whole]

@@ -245,39 +245,32 @@ class _Flash:
         self.tape = tape
 
     def forward(self, q, k, v):
-        made = several(
-            self.tape, "flash attention", (q.shape, q.type, strides_like(q)), (q.shape[:3], FP32), ((2,), INT64), ((), INT64)
-        )  # fmt: skip
+        made = several(self.tape, "flash attention", *self.results(q))
         self.tape.multiplied(2, *q.shape[:3], k.shape[2], q.shape[3], by="attention")
         return made
 
     def backward(self, q, k, v, out, dout):
-        copies = [(x.shape, x.type) for x in (dout, out) if not is_contiguous(transposed(x, 1, 2))]
-        made = several(
-            self.tape, "flash attention backward", *((x.shape, x.type, strides_like(x)) for x in (q, k, v)), *copies
-        )
+        made = several(self.tape, "flash attention backward", *self.gradients(q, k, v, out, dout))
         self.tape.multiplied(5, *q.shape[:3], k.shape[2], q.shape[3], by="attention backward")
         return made[:3]
 
+    def results(self, q):
+        return (q.shape, q.type, strides_like(q)), (q.shape[:3], FP32), ((2,), INT64), ((), INT64)
 
-class _Efficient:
+    def gradients(self, q, k, v, out, dout):
+        copies = [(x.shape, x.type) for x in (dout, out) if not is_contiguous(transposed(x, 1, 2))]
+        return *((x.shape, x.type, strides_like(x)) for x in (q, k, v)), *copies
+
+
+class _Efficient(_Flash):
     """The memory-efficient kernel. Its random state stands on the CPU."""
 
-    def __init__(self, tape):
-        self.tape = tape
-
-    def forward(self, q, k, v):
+    def results(self, q):
         rows = (*q.shape[:2], 32 * up(q.shape[2], 32))
-        made = several(self.tape, "flash attention", (q.shape, q.type, attention.permuted(q.shape)), (rows, FP32))
-        self.tape.multiplied(2, *q.shape[:3], k.shape[2], q.shape[3], by="attention")
-        return made
+        return (q.shape, q.type, attention.permuted(q.shape)), (rows, FP32)
 
-    def backward(self, q, k, v, out, dout):
-        made = several(
-            self.tape, "flash attention backward", *((x.shape, x.type, attention.permuted(x.shape)) for x in (q, k, v))
-        )
-        self.tape.multiplied(5, *q.shape[:3], k.shape[2], q.shape[3], by="attention backward")
-        return made
+    def gradients(self, q, k, v, out, dout):
+        return [(x.shape, x.type, attention.permuted(x.shape)) for x in (q, k, v)]
 
 
 # Tensors below autograd.

@@ -24,12 +24,8 @@ class LoopStep(Step):
     def __init__(self, *given):
         super().__init__(*given)
         setup = self.setup
-        self.outputs, self.zero_grad, self.clip, self.accumulation = (
-            setup.outputs,
-            setup.zero_grad,
-            setup.clip,
-            self.batches,
-        )
+        self.outputs, self.zero_grad, self.clip = setup.outputs, setup.zero_grad, setup.clip
+        self.accumulation = self.batches
         if self.outputs == "kept" and not isinstance(self.network, Transformers):
             module = self.network.module
             module.loss = source("loops.outputs").WithLogits(module.loss)
@@ -125,9 +121,8 @@ class LoopStep(Step):
 
     def at(self, moment):
         self.tape.mark(moment)
-        self.tape.phase = {"after_forward": "backward", "after_backward": "optimizer step", "after_step": "rest"}[
-            moment
-        ]
+        following = {"after_forward": "backward", "after_backward": "optimizer step", "after_step": "rest"}
+        self.tape.phase = following[moment]
 
     def backward(self, loss):
         self.from_loss(loss)
@@ -164,9 +159,8 @@ class LoopStep(Step):
         norms = side_by_side("norms of the gradients")
         del scratch
         stack, whole = side_by_side("norms side by side"), None
-        if (
-            setup.fsdp and setup.shards > 1
-        ):  # norms of shares: their squares are summed over the GPUs. Source: `_NormPartial`, `tensor/_ops/_math_ops.py`
+        if setup.fsdp and setup.shards > 1:
+            # Norms of shares: their squares are summed over the GPUs. Source: `_NormPartial`, `tensor/_ops/_math_ops.py`.
             squares, sums = side_by_side("norms squared"), side_by_side("squares summed")
             whole = side_by_side("roots of the sums")
             del squares, sums

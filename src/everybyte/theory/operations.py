@@ -39,6 +39,16 @@ def through(name, x, *others, type=None):
     return new(x.tape, name, shape, type or x.type, strides_through(shape, x, *others))
 
 
+def _whole(name, shape):
+    """A backward that makes one tensor of a shape."""
+    return lambda node, grads, *_: [new(grads[0].tape, name, shape, grads[0].type)]
+
+
+def _alike(name):
+    """A backward that makes one tensor as the gradient that comes."""
+    return lambda node, grads, *_: [like(name, grads[0])]
+
+
 # Views: nothing is taken, but backward may have to copy.
 
 
@@ -87,9 +97,8 @@ def split(x, sizes, axis, title):
 
 def cut(x, size, title):
     """A view of the first `size` elements of the last dimension. Backward pads its gradient with zeros."""
-    before = x.shape
     out = view(x, (*x.shape[:-1], size), x.strides)
-    record(out, title, lambda node, grads: [new(grads[0].tape, f"{title} backward", before, grads[0].type)], [x])
+    record(out, title, _whole(f"{title} backward", x.shape), [x])
     return out
 
 
@@ -114,7 +123,7 @@ def indexed(x, index):
 
 def sliced(x, axis, place):
     """A slice of one dimension, a view. Backward writes its gradient into zeros."""
-    size, strides, before = x.shape[axis], list(x.strides), x.shape
+    size, strides = x.shape[axis], list(x.strides)
     if place.step:  # of as many alike, each its first, or its second
         size, strides[axis] = over(size, place.step), strides[axis] * place.step
     elif place.start is not None and place.start < 0:
@@ -124,7 +133,7 @@ def sliced(x, axis, place):
     elif place.start:
         size = size - place.start
     out = view(x, (*x.shape[:axis], size, *x.shape[axis + 1 :]), tuple(strides))
-    record(out, "sliced", lambda node, grads: [new(grads[0].tape, "slice backward", before, grads[0].type)], [x])
+    record(out, "sliced", _whole("slice backward", x.shape), [x])
     return out
 
 
@@ -337,8 +346,8 @@ def inverse_root(x, title):
 
 def mean(x, title, shape=()):
     """The mean of all elements, or of each row. Backward makes one tensor of the input's shape."""
-    before, out = x.shape, new(x.tape, title, shape, x.type)
-    record(out, title, lambda node, grads: [new(grads[0].tape, f"{title} backward", before, grads[0].type)], [x])
+    out = new(x.tape, title, shape, x.type)
+    record(out, title, _whole(f"{title} backward", x.shape), [x])
     return out
 
 
@@ -347,11 +356,7 @@ def dropout(x, probability, title):
     if not probability:
         return x
     out, mask = several(x.tape, f"{title} dropout", (x.shape, x.type, strides_like(x)), (x.shape, BOOL))
-
-    def run(node, grads, *_):
-        return [like(f"{title} dropout backward", grads[0])]
-
-    record(out, f"{title} dropout", run, [x], results=[mask])
+    record(out, f"{title} dropout", _alike(f"{title} dropout backward"), [x], results=[mask])
     return out
 
 
@@ -359,11 +364,7 @@ def masked(x, mask, title):
     """Minus infinity where the mask is true. Saves the mask."""
     saved = save(x.tape, [x], mask)
     out = like(title, x)
-
-    def run(node, grads, *_):
-        return [like("mask backward", grads[0])]
-
-    record(out, title, run, [x], saved)
+    record(out, title, _alike("mask backward"), [x], saved)
     return out
 
 
@@ -429,13 +430,9 @@ def gather(x, index, title):
 
     Source: `gather_backward` in `native/TensorAdvancedIndexing.cpp`.
     """
-    saved, shape = save(x.tape, [x], x, index), x.shape
+    saved = save(x.tape, [x], x, index)
     out = new(x.tape, title, index.shape, x.type)
-
-    def run(node, grads, *_):
-        return [new(grads[0].tape, f"{title} backward", shape, grads[0].type)]
-
-    record(out, title, run, [x], saved)
+    record(out, title, _whole(f"{title} backward", x.shape), [x], saved)
     return out
 
 

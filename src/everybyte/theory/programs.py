@@ -198,37 +198,32 @@ class Network:
         if self.quantized:
             return self._adapted_4bit(path, x, title)
         result = self.call(path, lambda x: self._linear(path, x, title), x)
-        kind, (inner, outer) = result.type, (f"{path}.lora_A", f"{path}.lora_B")
-        x = op.cast(x, self.parameters[f"{inner}.weight"].type, f"{title}: input for A")
-        result = op.add(
-            result,
-            op.scale(
-                self.call(
-                    outer, lambda x: self._linear(outer, x, f"{title}: B"),
-                    self.call(inner, lambda x: self._linear(inner, x, f"{title}: A"), self._dropped(x, title)),
-                ),
-                f"{title}: adapter scaled",
-            ),
-            f"{title}: sum",
-        )  # fmt: skip
+        kind = result.type
+        x = op.cast(x, self.parameters[f"{path}.lora_A.weight"].type, f"{title}: input for A")
+        result = op.add(result, self._beside(path, x, title), f"{title}: sum")
         return op.cast(result, kind, f"{title}: sum cast")
 
     def _adapted_4bit(self, path, x, title):
         """Source: peft, tuners/lora/bnb.py, `Linear4bit.forward`, line by line."""
         result = op.copied(self.call(path, lambda x: self._linear(path, x, title), x), f"{title}: copied")
-        inner, outer, converts = f"{path}.lora_A", f"{path}.lora_B", not self.tape.autocast
+        converts = not self.tape.autocast
         if converts:
-            x = op.cast(x, self.parameters[f"{inner}.weight"].type, f"{title}: input for A")
-        output = op.scale(
+            x = op.cast(x, self.parameters[f"{path}.lora_A.weight"].type, f"{title}: input for A")
+        output = self._beside(path, x, title)
+        if converts:
+            output = op.cast(output, result.type, f"{title}: adapter cast")
+        return op.add(result, output, f"{title}: sum")
+
+    def _beside(self, path, x, title):
+        """What an adapter adds: B A x, scaled."""
+        inner, outer = f"{path}.lora_A", f"{path}.lora_B"
+        return op.scale(
             self.call(
                 outer, lambda x: self._linear(outer, x, f"{title}: B"),
                 self.call(inner, lambda x: self._linear(inner, x, f"{title}: A"), self._dropped(x, title)),
             ),
             f"{title}: adapter scaled",
         )  # fmt: skip
-        if converts:
-            output = op.cast(output, result.type, f"{title}: adapter cast")
-        return op.add(result, output, f"{title}: sum")
 
     def _dropped(self, x, title):
         """The input of A. Source: peft, `LoraLayer.update_layer`: an `nn.Dropout`, or without dropout an `nn.Identity`."""
