@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import psutil
 import pytest
@@ -46,6 +47,46 @@ def mine(monkeypatch, tmp_path):
 
 def test_every_record_is_whole():
     assert corpus() and all(r.commit or r.source for r in corpus().values())
+
+
+@pytest.fixture(scope="module")
+def shipped():
+    return predicting.published(run=False)
+
+
+def test_every_run_of_a_record_has_been_predicted_as_it_is_now(shipped):
+    """The key is of the run and of its script: an edit of either makes a prediction stale, and `make published` makes it anew."""
+    assert not [
+        id for id, record in shipped.records.items() if any(shipped.there[run.key] is None for run in record.runs)
+    ]
+
+
+def test_what_is_fully_published_is_predicted(shipped):
+    exact = [id for id, record in shipped.records.items() if record.fidelity == "exact"]
+    sizes = sorted(abs(share) for id in exact if (share := shipped.off(id)) is not None)
+    assert len(shipped.records) >= 200 and len(exact) >= 120
+    assert sizes[len(sizes) // 2] < 0.005 and sizes[len(sizes) * 9 // 10] < 0.03
+    assert all(shipped.right(id) for id in exact if not shipped.records[id].stated)
+    assert all(shipped.records[id].cause for id in exact if abs(shipped.off(id) or 0) > 0.05)
+
+
+def test_the_readme_has_the_table_of_what_others_measured(shipped):
+    rows = {(row[0].removeprefix("github.com/"), row[1]): row for row in shipped.table().rows}
+    text = (Path(__file__).resolve().parents[1] / "README.md").read_text(encoding="utf-8")
+    for source in ("pytorch/torchtitan", "NVIDIA/Megatron-LM", "linkedin/Liger-Kernel"):
+        _, _, count, _, _, near, *shares, judged = rows[source, "exact"]
+        dies = int(judged.split(" of ")[0]) if judged != "–" else 0
+        assert f"| {source} | {count - dies} | {near} | {' | '.join(shares)} |" in text
+    assert f"{len(shipped.records)} of their numbers" in text
+
+
+def test_a_list_says_each_record(shipped):
+    only = predicting.published(["titan-8b-2-on-8", "fsdp-16-dies"], run=False).listed()
+    assert {row[0]: row[3:] for row in only.rows} == {
+        "titan-8b-2-on-8": ("82.4 GiB", "82.40", "as printed"),
+        "titan-qwen3-32b-8-fsdp-16-dies": ("it dies", "the same", ""),
+        "titan-qwen3-32b-16-fsdp-16-dies": ("it dies", "the same", ""),
+    }
 
 
 def test_a_number_counts_as_right_where_printing_hides_the_difference():

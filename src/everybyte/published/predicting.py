@@ -215,6 +215,20 @@ class Beside(Shown):
         return (source, fidelity, len(ids), len(shares) + len(judged), sum(share == 0 for share in shares),
                 sum(size <= NEAR for size in sizes), *said, f"{sum(judged)} of {len(judged)}" if marks else "–")  # fmt: skip
 
+    def listed(self) -> Table:
+        """A row for each record: what is published of which run, and what is predicted of it."""
+        rows = []
+        for id, record in self.records.items():
+            share, right = self.off(id), self.right(id)
+            if share is not None:
+                said = f"{(1 + share) * _number(record.stated):,.2f}", "as printed" if share == 0 else f"{share:+.1%}"
+            else:
+                said = {True: "the same", False: "the contrary", None: "–"}[right], ""
+            rows.append((id, record.fidelity, record.quantity, record.stated or "it " + record.quantity, *said))
+        columns = ("record", "our run is theirs", "what", "published", "predicted", "off")
+        sources = dict.fromkeys(record.source.split(",")[0] for record in self.records.values())
+        return Table(columns, rows, f"Measured by others: {', '.join(sources)}. Rehearsed: no GPU")
+
     def gaps(self, least: float = NEAR) -> Table:
         """Records that part by more than `least`, the furthest first: what is published, what is predicted, and why."""
         far = {id: share for id in self.records if (share := self.off(id)) is not None and abs(share) > least}
