@@ -3,6 +3,7 @@
 import os
 import shutil
 import signal
+import socket
 import sys
 import tempfile
 import time
@@ -111,7 +112,7 @@ def rehearse_script(
             "WORLD_SIZE": gpus,
             "LOCAL_WORLD_SIZE": 1,
             "MASTER_ADDR": "localhost",
-            "MASTER_PORT": 29500,
+            "MASTER_PORT": _free_port(),
         }
         variables |= {watch.ALONE: str(gpus)} | {name: str(value) for name, value in said.items()}
     if packages := where.manifest.get("packages"):
@@ -157,6 +158,13 @@ def _run(command, where, gpu, variables, quiet, **asked):
                 print(told(-signal.SIGTERM), file=sys.stderr)
             raise
         return told(status)
+
+
+def _free_port():
+    """A port that nobody has: two scripts may be rehearsed alone at once."""
+    with socket.socket() as one:
+        one.bind(("localhost", 0))
+        return one.getsockname()[1]
 
 
 def _program(command, where, path):
