@@ -99,7 +99,7 @@ def test_ranks_by_torchrun_and_one_of_many_alone(here, script, capfd):
     assert 3 * 4 * numbers < found.peak - workspaces < 3 * 4 * numbers + 2**15
     alone = rehearse_script(command, gpus=64, alone=True)
     assert alone.status == 0 and alone.peak == found.peak and len(alone.processes) == 1
-    assert capfd.readouterr().out.split() == ["2", "2", "64"]
+    assert "".join(capfd.readouterr().out.split()) == "2264"  # two ranks may write before either ends its line
 
 
 def test_what_never_used_a_gpu_is_said(here, script):
