@@ -31,6 +31,7 @@ class Run:
     Attributes:
         gpu: of the catalog. memory: of it, as "95GiB"; "" for the catalog's. settings: as `PYTORCH_ALLOC_CONF`.
         script, options: a file's name and its arguments. gpus: rank 0 of so many. steps: of the optimizer.
+        torch, packages: versions that it is rehearsed with, "2.12.1" and "transformers==5.12.1"; "" for what is set up.
         model, code, setup: as `eb.model` and `Setup` take them. whole: whether weights are made whole on the GPU before they are divided.
     """
 
@@ -41,6 +42,8 @@ class Run:
     options: str = ""
     gpus: int = 1
     steps: int = 3
+    torch: str = ""
+    packages: str = ""
     model: str = ""
     code: str = ""
     setup: Mapping = field(default_factory=dict)
@@ -57,9 +60,10 @@ class Run:
 
     @property
     def key(self) -> str:
-        """A digest of the run and its script: a prediction is of what still has it."""
+        """A digest of what the run says and of its script: a prediction is of what still has it."""
         source = (HERE / "scripts" / self.script).read_text(encoding="utf-8") if self.script else ""
-        return hashlib.sha256(json.dumps([asdict(self), source], sort_keys=True).encode()).hexdigest()[:16]
+        said = {name: value for name, value in asdict(self).items() if value}
+        return hashlib.sha256(json.dumps([said, source], sort_keys=True).encode()).hexdigest()[:16]
 
     @property
     def bytes(self) -> int | None:

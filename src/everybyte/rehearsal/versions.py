@@ -60,6 +60,20 @@ def environment(
     return layer(place.find(base), names, root(folder), say).folder if names else base
 
 
+def find(torch: str, packages: Sequence[str] = ()) -> str:
+    """The folder of an environment that is there, with a version of PyTorch ("" for the default's) and of packages; none is made.
+
+    Raises:
+        ValueError: where there is none, with the command that makes it.
+    """
+    wish = {"torch": place.version(torch) if torch else _version_in(place.where()), "packages": requirements(packages)}
+    for said in there():
+        if said["whole"] and {name: said[name] for name in wish} == wish:
+            return said["folder"]
+    asked = ["--torch", torch] * bool(torch) + ["--with", *packages] * bool(packages)
+    raise ValueError(f"rehearse: no environment has that; `everybyte rehearse {' '.join(asked)}` makes it")
+
+
 def set_up(
     torch: str | None = None,
     folder: str | os.PathLike | None = None,
