@@ -198,3 +198,16 @@ def test_names_that_pytorch_had_to_2_6():
     before = compiled._counts["benchmarks"]
     assert done == [("nonzero", "CUDA")] and pads.should_pad("a", 10.0, 10.0)
     assert clocks.TritonBenchmarker().benchmark_gpu(len) == 10.0 and compiled._counts["benchmarks"] == before + 1
+
+
+def test_an_environment_is_found_and_none_is_made(monkeypatch, tmp_path):
+    at = tmp_path / "layer"
+    here = {"folder": str(at), "torch": "2.12.1", "packages": {"transformers": "5.12.1"}, "bytes": 0, "whole": True}
+    monkeypatch.setattr(versions, "there", lambda: [here])
+    assert versions.find("2.12.1", ["transformers==5.12.1"]) == str(at)
+    makes = "everybyte rehearse --torch 2.9 --with transformers==5.12.1` makes it"
+    with pytest.raises(ValueError, match=makes):
+        versions.find("2.9", ["transformers==5.12.1"])
+    monkeypatch.setattr(versions, "there", lambda: [here | {"whole": False}])
+    with pytest.raises(ValueError, match="no environment has that"):
+        versions.find("2.12.1", ["transformers==5.12.1"])
