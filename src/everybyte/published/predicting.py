@@ -41,7 +41,14 @@ def _rehearsed(run):
     command = ["env", f"PYTORCH_CUDA_ALLOC_CONF={run.settings}"] if run.settings else []
     command += ["python", str(HERE / "scripts" / run.script), *run.options.split()]
     found = rehearse_script(
-        command, run.gpu, gpus=run.gpus, alone=run.gpus > 1, steps=run.steps, memory=run.bytes, folder=folder, quiet=True
+        command,
+        run.gpu,
+        gpus=run.gpus,
+        alone=run.gpus > 1,
+        steps=run.steps,
+        memory=run.bytes,
+        folder=folder,
+        quiet=True,
     )
     if found.status and not found.oom:
         raise ValueError(f"{run.script} {run.options}: exit status {found.status}; allowed: 0, or out of memory")
