@@ -211,3 +211,13 @@ def test_an_environment_is_found_and_none_is_made(monkeypatch, tmp_path):
     monkeypatch.setattr(versions, "there", lambda: [here | {"whole": False}])
     with pytest.raises(ValueError, match="no environment has that"):
         versions.find("2.12.1", ["transformers==5.12.1"])
+
+
+def test_a_package_is_imported_by_its_modules_whatever_its_name():
+    import yaml  # noqa: F401, PyYAML's
+
+    from everybyte.rehearsal import watch
+
+    found = watch.packages(["pyyaml", "genanki"])
+    assert found["pyyaml"] and "imported" not in found["pyyaml"]
+    assert "genanki" in sys.modules or found["genanki"].endswith("(not imported)")

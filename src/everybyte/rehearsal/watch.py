@@ -420,10 +420,11 @@ def packages(asked: list[str]) -> dict[str, str]:
     """Package -> its version, of those that memory depends on and that were imported; and of those that were asked for."""
     found = {}
     for name in dict.fromkeys((*asked, *NAMED)):
-        module = name.replace("-", "_")
-        if name in asked or module in sys.modules:
+        if name in asked or name in sys.modules:
             with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-                found[name] = importlib.metadata.version(name) + ("" if module in sys.modules else " (not imported)")
+                modules = {path.parts[0].removesuffix(".py") for path in importlib.metadata.files(name) or ()}
+                imported = name in sys.modules or modules & sys.modules.keys()
+                found[name] = importlib.metadata.version(name) + ("" if imported else " (not imported)")
     return found
 
 
