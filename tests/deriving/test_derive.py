@@ -252,7 +252,7 @@ def test_fit_finds_the_border():
     own = eb.fit(Small, eb.Setup(sequence=64), gpu, batch=TOKENS)
     assert own.value > 1000
     with pytest.raises(ValueError, match="fit.setup: precision"):
-        eb.fit(derivation, eb.Setup(), gpu)
+        eb.fit(derivation, eb.Setup(precision="fp32"), gpu)
 
 
 def test_the_map_and_the_explorer():
