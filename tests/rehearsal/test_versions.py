@@ -202,13 +202,13 @@ def test_names_that_pytorch_had_to_2_6():
 
 def test_an_environment_is_found_and_none_is_made(monkeypatch, tmp_path):
     at = tmp_path / "layer"
-    here = {"folder": str(at), "torch": "2.12.1", "packages": {"transformers": "5.12.1"}, "bytes": 0, "whole": True}
-    monkeypatch.setattr(versions, "there", lambda: [here])
+    here = {"folder": str(at), "torch": "2.12.1", "packages": {"transformers": "5.12.1"}, "whole": True}
+    monkeypatch.setattr(versions, "_listed", lambda: [here])
     assert versions.find("2.12.1", ["transformers==5.12.1"]) == str(at)
     makes = "everybyte rehearse --torch 2.9 --with transformers==5.12.1` makes it"
     with pytest.raises(ValueError, match=makes):
         versions.find("2.9", ["transformers==5.12.1"])
-    monkeypatch.setattr(versions, "there", lambda: [here | {"whole": False}])
+    monkeypatch.setattr(versions, "_listed", lambda: [here | {"whole": False}])
     with pytest.raises(ValueError, match="no environment has that"):
         versions.find("2.12.1", ["transformers==5.12.1"])
 

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from .. import units
 from ..catalog import gpu
+from ..catalog.outside import context
 from ..common import checks
 
 HERE = Path(__file__).parent
@@ -157,11 +158,8 @@ class Record:
 
 def _quantity(name, run, found):
     if name == "device":
-        from ..answers.headroom import Headroom
-
-        context = next(term.bytes for term in Headroom().terms(gpu(run.gpu)) if term.name == "context")
-        return found.reserved + context
-    return {"active": found.allocated}.get(name) or getattr(found, name)
+        return found.reserved + context(gpu(run.gpu)).most
+    return found.allocated if name == "active" else getattr(found, name)
 
 
 @cache

@@ -16,7 +16,7 @@ from ..ask.setup import Setup
 from ..catalog import gpu, model
 from ..common import checks, files
 from ..common.tables import Shown, Table
-from .harvest import HERE, Predicted, Record, Run, corpus
+from .harvest import FIDELITIES, HERE, Predicted, Record, Run, corpus
 
 STORE = HERE / "predicted.jsonl"
 #: How near a prediction is to count as the published number, beside printing: one part in a hundred.
@@ -142,11 +142,11 @@ def published(
         raise ValueError(
             f"published.only: {', '.join(only)} is in no record's id or source; allowed: {', '.join(corpus())}"
         )
-    there = {} if again else read(store)
+    kept = read(store)
+    there = {} if again else dict(kept)
     todo = {each.key: each for r in wanted.values() for each in r.runs if each.key not in there} if run else {}
     faults = []
     if todo:
-        kept = read(store)
         with executor(workers, scheduler) as pool:
             futures = {pool.submit(predict, each): each for each in todo.values()}
             for number, future in enumerate(as_completed(futures), 1):
@@ -206,9 +206,9 @@ class Beside(Shown):
         groups: dict = {}
         for id, record in self.records.items():
             groups.setdefault((record.source.split(",")[0].split("@")[0], record.fidelity), []).append(id)
-        groups = dict(sorted(groups.items(), key=lambda group: (_order(group[0][1]), group[0][0])))
+        groups = dict(sorted(groups.items(), key=lambda group: (FIDELITIES.index(group[0][1]), group[0][0])))
         rows = [self._row(source, fidelity, ids) for (source, fidelity), ids in groups.items()]
-        for fidelity in ("exact", "near", "apart"):
+        for fidelity in FIDELITIES:
             ids = [id for id, record in self.records.items() if record.fidelity == fidelity]
             rows += [self._row("all", fidelity, ids)] if ids else []
         columns = ("source", "our run is theirs", "published", "predicted", "as printed", "within 1 %", "median", "p90", "worst",
@@ -255,10 +255,6 @@ class Beside(Shown):
                  "published": r.bytes if r.stated else None, "predicted": self.found[id], "off": self.off(id)}
             for id, r in self.records.items()
         }  # fmt: skip
-
-
-def _order(fidelity):
-    return ("exact", "near", "apart").index(fidelity)
 
 
 def _number(stated):

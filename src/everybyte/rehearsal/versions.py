@@ -67,7 +67,7 @@ def find(torch: str, packages: Sequence[str] = ()) -> str:
         ValueError: where there is none, with the command that makes it.
     """
     wish = {"torch": place.version(torch) if torch else _version_in(place.where()), "packages": requirements(packages)}
-    for said in there():
+    for said in _listed():
         if said["whole"] and {name: said[name] for name in wish} == wish:
             return said["folder"]
     asked = ["--torch", torch] * bool(torch) + ["--with", *packages] * bool(packages)
@@ -252,17 +252,25 @@ def there(folder: str | os.PathLike | None = None) -> list[dict]:
 
     `bytes` are those on the disk that no other environment shares.
     """
+    return [said | {"bytes": _own_bytes(said["folder"])} for said in _listed(folder)]
+
+
+def _listed(folder=None):
+    """As `there` says them, but for the bytes, for which every file is looked at."""
     default, beside = place.where(folder), root(folder)
     others = [path for path in sorted(beside.glob("*")) if path.is_dir()] if beside.exists() else []
     return [_told(path, default) for path in [default, *others] if place.site_packages(path) is not None]
 
 
+def _own_bytes(path):
+    stats = (os.lstat(os.path.join(at, name)) for at, _, names in os.walk(path) for name in names)
+    return sum(stat.st_size for stat in stats if stat.st_nlink == 1)
+
+
 def _told(path, default):
     said = files.parsed((path / place.LAYER).read_bytes()) if (path / place.LAYER).exists() else {"packages": {}}
-    stats = (os.lstat(os.path.join(at, name)) for at, _, names in os.walk(path) for name in names)
     return {
         "folder": str(path), "torch": said.get("torch", "").partition("+")[0] or _version_in(path), "packages": said["packages"],
-        "bytes": sum(stat.st_size for stat in stats if stat.st_nlink == 1),
         "whole": path == default or "torch" in said or (path / WHOLE).exists(),
     }  # fmt: skip
 
