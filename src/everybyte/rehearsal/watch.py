@@ -7,6 +7,7 @@ script may change them.
 
 import atexit
 import contextlib
+import functools
 import importlib
 import importlib.machinery
 import importlib.metadata
@@ -258,10 +259,10 @@ class _Watched:
         self.open[name] = depth + 1, events
 
     def _stage_ends(self, name):
-        depth, began = self.open[name]
-        self.open[name] = depth - 1, began
-        if depth == 1:
-            del self.open[name]
+        depth, began = self.open.pop(name)
+        if depth > 1:
+            self.open[name] = depth - 1, began
+        else:
             self.spans += [(device, name, began.get(device, 0), events) for device, events in self._events().items()]
 
     def _events(self):
@@ -422,10 +423,15 @@ def packages(asked: list[str]) -> dict[str, str]:
     for name in dict.fromkeys((*asked, *NAMED)):
         if name in asked or name in sys.modules:
             with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-                modules = {path.parts[0].removesuffix(".py") for path in importlib.metadata.files(name) or ()}
-                imported = name in sys.modules or modules & sys.modules.keys()
+                imported = name in sys.modules or _modules(name) & sys.modules.keys()
                 found[name] = importlib.metadata.version(name) + ("" if imported else " (not imported)")
     return found
+
+
+@functools.cache
+def _modules(package):
+    """What a package's files can be imported as. The list of them is long, and a report is written after each step."""
+    return {path.parts[0].removesuffix(".py") for path in importlib.metadata.files(package) or ()}
 
 
 def where(allocation: int, marks: list[tuple[str, int]]) -> str:
