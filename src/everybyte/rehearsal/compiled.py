@@ -28,14 +28,18 @@ def hooks() -> dict:
             os.environ[INDUCTOR] = folder
 
     return {
-        "torch._dynamo.trace_rules": lambda rules: rules.add(
-            "everybyte.rehearsal.sizes"
-        ),  # not a part of what is compiled
+        "torch._dynamo.trace_rules": leave_out,
         "triton.runtime.autotuner": first_that_runs,
         "torch._inductor.runtime.benchmarking": count_benchmarks,
         "torch._inductor.runtime.cache_dir_utils": own_folder,
         "torch._inductor.fx_passes.pad_mm": lambda pad_mm: choose_padding(pad_mm, padded),
     }
+
+
+def leave_out(rules) -> None:
+    """Have Dynamo compile none of what decides sizes: it is called by operators, and no part of the script."""
+    for name in ("sizes", "followed", "known", "reads"):
+        rules.add(f"everybyte.rehearsal.{name}")
 
 
 def first_that_runs(autotuner) -> None:

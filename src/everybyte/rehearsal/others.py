@@ -6,9 +6,16 @@ from collections.abc import Callable
 
 
 def one_sequence_a_row(masks) -> str:
-    """Tell Hugging Face's models that no row packs several sequences: they would read that off positions, which are zeros here."""
-    masks.find_packed_sequence_indices = lambda position_ids: None
-    return "rows of tokens are taken for one sequence each: what tells packed ones apart would be read as 0"
+    """Tell Hugging Face's models that no row packs several sequences, where they would read that off positions that are zeros here."""
+    find = masks.find_packed_sequence_indices
+
+    def find_packed_sequence_indices(position_ids):
+        from torch.compiler import is_compiling
+
+        return None if is_compiling() or not known(position_ids) else find(position_ids)
+
+    masks.find_packed_sequence_indices = find_packed_sequence_indices
+    return "rows of tokens are taken for one sequence each, unless the script brings their positions: what tells packed ones apart would be read as 0"
 
 
 def by_length(generation) -> str:
@@ -30,6 +37,15 @@ def by_length(generation) -> str:
 
 #: Module -> what is called with it after its import, and says what it did.
 TOLD = {"transformers.masking_utils": one_sequence_a_row, "transformers.generation.utils": by_length}
+
+#: What says whether the content of a tensor on the GPU is known, where something does.
+knows: list[Callable] = []
+
+
+def known(tensor) -> bool:
+    """Whether what is read of a tensor is its content."""
+    return not tensor.is_cuda or any(know(tensor) for know in knows)
+
 
 #: How many rows masks find, where a rule says so: the innermost one's.
 counted: list[int] = []
