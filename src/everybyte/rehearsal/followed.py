@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable
 from contextlib import contextmanager
 
-from .known import CONSTANT, DATA, KINDS, Known, most
+from .known import BYTES, CONSTANT, DATA, KINDS, Known, most
 from .others import override
 
 #: What is followed where its tensors are known.
@@ -64,8 +64,11 @@ class Followed:
             override(self.library, name, self._made(name, value), keys=True)
         self._read_what_is_known()
 
-    def _whole(self, tensor):
-        return not (tensor.is_floating_point() or tensor.is_complex())
+    def _whole(self, tensor, kind=None):
+        """Whether a tensor is of whole numbers or booleans, if of that kind, and no more than are followed."""
+        kind = kind or tensor.dtype
+        few = BYTES if kind in (self.torch.uint8, self.torch.int8) else most(DATA)
+        return not (kind.is_floating_point or kind.is_complex) and tensor.numel() <= few
 
     @contextmanager
     def _deeper(self):
@@ -83,7 +86,7 @@ class Followed:
         def made(keys, *args, **kwargs):
             with self._deeper():
                 found = make(keys, *args, **kwargs)
-            if self._whole(found) and found.is_cuda and found.numel() <= most(CONSTANT):
+            if found.is_cuda and self._whole(found):
                 one = args[1] if value is None else value
                 self.known.tell(found, torch.full(found.shape, one, dtype=found.dtype, device="cpu"), CONSTANT)
             return found
@@ -162,8 +165,7 @@ class Followed:
         if name == "arange":
             return self._whole(kwargs["out"])
         if name == "_to_copy" and not args[0].is_cuda:
-            kind = kwargs.get("dtype") or args[0].dtype
-            return not (kind.is_floating_point or kind.is_complex)
+            return self._whole(args[0], kwargs.get("dtype"))
         return any(self.known.has(one) for one in self._on_the_gpu([*args, *kwargs.values()]))
 
     def _on_the_gpu(self, arguments):

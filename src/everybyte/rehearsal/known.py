@@ -3,8 +3,8 @@
 #: Whence a content is; of several that are computed together, the last that is among them: values that a constant was made with on the GPU,
 #: whole numbers and booleans that the script brought from the CPU, a router's choice, and how many rows a mask finds.
 KINDS = CONSTANT, DATA, ROUTER, MASK = "constant", "data", "router", "mask"
-#: The most numbers that are followed in one tensor: of a router's choice or a mask, and of others.
-NUMBERS, BROUGHT = 2**26, 2**22
+#: The most numbers that are followed in one tensor: of a router's choice or a mask, of others, and of bytes: more are pictures or weights.
+NUMBERS, BROUGHT, BYTES = 2**26, 2**22, 2**16
 
 
 def most(kind: str) -> int:
@@ -51,6 +51,12 @@ class Known:
     def forget(self, tensor) -> None:
         """Know nothing of a tensor's storage."""
         self.kept.pop(tensor.untyped_storage()._cdata, None)
+
+    def written(self, tensors) -> None:
+        """A kernel that nobody follows may have written among these: constants are none any more."""
+        for one in tensors if self.kept else ():
+            if self.torch.is_tensor(one) and one.is_cuda and self.kind(one) == CONSTANT:
+                self.forget(one)
 
     def tell(self, tensor, content, kind: str, changed: bool = False) -> None:
         """Note the content of a tensor. changed: whether it is being changed in place, which counts its version after this."""

@@ -38,13 +38,13 @@ def by_length(generation) -> str:
 #: Module -> what is called with it after its import, and says what it did.
 TOLD = {"transformers.masking_utils": one_sequence_a_row, "transformers.generation.utils": by_length}
 
-#: What says whether the content of a tensor on the GPU is known, where something does.
-knows: list[Callable] = []
+#: What is known of tensors on the GPU, where it is followed: one `known.Known`.
+contents: list = []
 
 
 def known(tensor) -> bool:
     """Whether what is read of a tensor is its content."""
-    return not tensor.is_cuda or any(know(tensor) for know in knows)
+    return not tensor.is_cuda or any(content.of(tensor) is not None for content in contents)
 
 
 #: How many rows masks find, where a rule says so: the innermost one's.
