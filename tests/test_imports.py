@@ -24,7 +24,9 @@ DRAW = BUDGET | {"draw"}
 COUNTED = STATED | {"reference"}
 ANSWERS = {
     f"answers.{name}"
-    for name in ("alignment", "comparison", "diagnosis", "leaking", "machine", "monitoring", "own", "serving")
+    for name in (
+        "alignment", "comparison", "diagnosis", "explanation", "leaking", "machine", "monitoring", "own", "serving", "sides",
+    )  # fmt: skip
 }
 EVERYTHING = (
     DRAW
@@ -66,6 +68,8 @@ MAY = {
     "answers.monitoring": STATED | {"evidence", "draw", "answers.leaking", "answers.diagnosis"},
     "answers.diagnosis": BUDGET | PLANNING | {"evidence"},
     "answers.comparison": DRAW | COUNTED | {"dryrun", "lab", "rehearsal"},  # where the two sides meet
+    "answers.sides": BUDGET | {"evidence", "lab", "rehearsal", "answers.comparison"},
+    "answers.explanation": STATED | {"answers.sides", "draw"},
     "evidence": STATED | {"allocator", "draw"},
     "draw": BUDGET,
     "explore": DRAW | PLANNING | {"derivation", "dryrun", "evidence", "answers.serving"},

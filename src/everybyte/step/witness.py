@@ -3,7 +3,7 @@
 import re
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 from ..common import checks
 from ..common.tables import Table
@@ -11,6 +11,15 @@ from ..units import text
 
 #: What a row of `by_owner` has.
 OWNED = ("owner", "part", "tensors", "bytes")
+
+
+class Alive(NamedTuple):
+    """One tensor that lives at the peak: its `bytes`, its `part`, its `owner` (parameter or module), the `operation` that made it."""
+
+    bytes: int
+    part: str
+    owner: str
+    operation: str
 
 
 #: A number in the path of a module, such as that of a layer.
