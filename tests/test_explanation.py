@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 import everybyte as eb
 from everybyte.answers.explanation import common
 from everybyte.answers.sides import STAGES, side
+from everybyte.command import main
 from everybyte.evidence import example, reports
 from everybyte.lab import records
 from everybyte.rehearsal import shipped
@@ -156,6 +157,26 @@ def test_a_common_subsequence_is_a_longest_one(one, other):
         for j, y in enumerate(other):
             best[i + 1][j + 1] = best[i][j] + 1 if x == y else max(best[i][j + 1], best[i + 1][j])
     assert len(pairs) == best[-1][-1]
+
+
+def test_the_command_explains_files_and_draws(tmp_path, capsys):
+    counted, picture = tmp_path / "counted.json", tmp_path / "gap.png"
+    counted.write_text(json.dumps(SIDES["dry run"].as_dict()), "utf-8")
+    stats = tmp_path / "stats.json"
+    stats.write_text(json.dumps(STATS), "utf-8")
+    assert main(["explain", str(counted), str(stats), "--figure", str(picture), "--json"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert said["seen"]["bytes"] == 3 * 2**30 and said["predicted"]["bytes"] == SIDES["dry run"].peak
+    assert sum(row["bytes"] for row in said["rows"]) == said["difference"] and picture.read_bytes()[1:4] == b"PNG"
+    assert main(["explain", "gpt2", str(stats), "--batch", "2", "--sequence", "8", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["predicted"]["bytes"] == eb.budget(eb.model("gpt2"), SETUP).peak
+    assert main(["explain", str(counted), str(stats), "--batch", "2"]) == 2
+    assert "explain: --batch beside a file" in capsys.readouterr().err
+
+
+def test_a_stored_dry_run_tells_its_tensors():
+    found = eb.explain(json.loads(json.dumps(SIDES["dry run"].as_dict())), SIDES["budget"])
+    assert (found.rows, found.matched) == ([], len(SIDES["dry run"].alive()))
 
 
 @pytest.mark.parametrize(

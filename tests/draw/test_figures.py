@@ -36,7 +36,7 @@ CURVES = {"scores": ("activations", [x * x for x in X]), "flash": ("activations"
 MAP = [1, 2, 4], [64, 128], [[0, 0, 1], [0, 1, 1]], [("optimizer", "optimizer step"), ("loss", "loss backward")]
 GAP = Explanation(
     3 * GIB, 5 * GIB, ("a budget", "a snapshot"), "reserved",
-    [Gap("tensors", f"only seen: train.py:{n} " + "forward " * n, "activations", n, GIB if n % 2 else -GIB) for n in range(1, 14)]
+    [Gap("tensors", " ".join([f"only seen: train.py:{n}", *["forward"] * n]), "activations", n, GIB if n % 2 else -GIB) for n in range(1, 14)]
     + [Gap("tensors", "a rest", "other", 0, 2**20, False), Gap("reserved", "kept", "cached", 0, GIB - 2**20)],
 )  # fmt: skip
 RATIOS = {
