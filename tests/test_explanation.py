@@ -1,6 +1,7 @@
 """A gap's terms sum to it, name what they are, and say what they do not know."""
 
 import json
+from functools import cache
 from itertools import islice
 from pathlib import Path
 
@@ -31,43 +32,56 @@ def measured(count=5):
     return list(islice((m for m in lines if m.get("status") == "measured" and m["setup"]["gpus"] == 1), count))
 
 
-def sides():
-    """One of each kind, by name."""
-    rehearsed = next(iter(shipped("h200").found.values()))
-    script = {
-        "witness": "rehearse", "command": ["python", "train.py"],
-        "processes": [{"oom": None, "snapshot": None, "devices": [{
-            "device": 0, "requested": 700, "allocated": 1024, "reserved": 2**21, "peak": {"held": [
-                {"line": "/a/train.py:3", "inner": None, "tensors": 2, "bytes": 600},
-                {"line": None, "inner": None, "tensors": 1, "bytes": 100},
-            ]},
-        }]}],
-    }  # fmt: skip
-    return {
-        "budget": eb.budget(MODEL, SETUP), "dry run": eb.dry_run(MODEL, SETUP), "model and setup": (MODEL, SETUP.replace(batch=3)),
-        "JSON of a budget": eb.budget(eb.model("gpt2"), SETUP).as_dict(), "rehearsal": rehearsed, "its JSON": rehearsed.as_dict(),
-        "a script's": script, "measured": measured(1)[0], "counts": STATS, "message": reports()["llama-7b"].text
-        if "llama-7b" in reports() else next(iter(reports().values())).text, "snapshot": example.left(), "file": example.SNAPSHOT,
-    }  # fmt: skip
+def script(*held, requested=700):
+    """What the command writes of a script's rehearsal that held so many tensors and bytes, each at a line."""
+    rows = [{"line": line and f"/a/{line}", "inner": None, "tensors": n, "bytes": size} for line, n, size in held]
+    device = {
+        "device": 0,
+        "requested": requested,
+        "allocated": requested + 324,
+        "reserved": 2**21,
+        "peak": {"held": rows},
+    }
+    processes = [{"oom": None, "snapshot": None, "devices": [device]}]
+    return {"witness": "rehearse", "command": ["python", "train.py"], "processes": processes}
 
 
-SIDES = sides()
+#: One side of each kind, by name.
+SIDES = {
+    "budget": lambda: eb.budget(MODEL, SETUP),
+    "dry run": lambda: eb.dry_run(MODEL, SETUP),
+    "model and setup": lambda: (MODEL, SETUP.replace(batch=3)),
+    "JSON of a budget": lambda: eb.budget(eb.model("gpt2"), SETUP).as_dict(),
+    "rehearsal": lambda: next(iter(shipped("h200").found.values())),
+    "its JSON": lambda: next(iter(shipped("h200").found.values())).as_dict(),
+    "a script's": lambda: script(("train.py:3", 2, 600), (None, 1, 100)),
+    "measured": lambda: measured(1)[0],
+    "counts": lambda: STATS,
+    "message": lambda: next(iter(reports().values())).text,
+    "snapshot": example.left,
+    "file": lambda: example.SNAPSHOT,
+}
+
+
+@cache
+def of(name):
+    return SIDES[name]()
 
 
 @pytest.mark.sampled(40)
 @pytest.mark.parametrize("seen", SIDES)
 @pytest.mark.parametrize("predicted", SIDES)
 def test_the_terms_of_every_pair_sum_to_its_difference(predicted, seen):
-    found = eb.explain(SIDES[predicted], SIDES[seen])
+    found = eb.explain(of(predicted), of(seen))
     assert sum(row.bytes for row in found.rows) == found.difference == found.seen - found.predicted
-    assert found.seen == side(SIDES[seen]).bytes(found.reach)
+    assert found.seen == side(of(seen)).bytes(found.reach)
     assert [row.stage for row in found.rows] == sorted((row.stage for row in found.rows), key=STAGES.index)
     assert 0 <= found.unexplained and repr(found) and json.dumps(found.as_dict())
 
 
 def test_what_is_the_same_leaves_nothing():
-    found = eb.explain(SIDES["budget"], SIDES["dry run"])
-    assert (found.rows, found.difference, found.matched) == ([], 0, len(SIDES["dry run"].alive()))
+    found = eb.explain(of("budget"), of("dry run"))
+    assert (found.rows, found.difference, found.matched) == ([], 0, len(of("dry run").alive()))
 
 
 @pytest.mark.parametrize("setup", [SETUP, SETUP.replace(checkpointing="full", precision="bf16-mixed", batch=3)])
@@ -107,26 +121,13 @@ def test_a_leak_is_named_by_its_lines():
     assert found.unexplained == 0 and abs(sum(row.bytes for row in largest)) > 180 * 2**20
 
 
-def test_a_size_that_changed_is_one_term_where_both_know_its_line():
-    def script(size):
-        held = [{"line": "/a/train.py:3", "inner": None, "tensors": 1, "bytes": size}]
-        held.append({"line": "/a/train.py:9", "inner": None, "tensors": 1, "bytes": 512})
-        device = {
-            "device": 0,
-            "requested": size + 512,
-            "allocated": size + 512,
-            "reserved": 2**21,
-            "peak": {"held": held},
-        }
-        return {
-            "witness": "rehearse",
-            "command": ["x"],
-            "processes": [{"oom": None, "snapshot": None, "devices": [device]}],
-        }
-
-    (first, second) = eb.explain(script(1024), script(4096)).rows
-    assert (first.what, first.bytes) == ("train.py:3: 4.00 KiB, predicted 1.00 KiB", 3072)
-    assert (second.stage, second.bytes) == ("reserved", -3072)
+def test_a_place_that_both_know_is_one_term():
+    first = script(("train.py:3", 1, 1024), ("train.py:9", 1, 512), requested=1536)
+    (row, reserved) = eb.explain(first, script(("train.py:3", 1, 4096), ("train.py:9", 1, 512), requested=4608)).rows
+    assert (row.what, row.bytes) == ("train.py:3: 4.00 KiB, predicted 1.00 KiB", 3072)
+    assert (reserved.stage, reserved.bytes) == ("reserved", -3072)
+    (row, _) = eb.explain(first, script(("train.py:3", 3, 3072), ("train.py:9", 1, 512), requested=3584)).rows
+    assert row.what == "train.py:3: 3 × 1.00 KiB, predicted 1.00 KiB"
 
 
 @pytest.mark.sampled(3)
@@ -161,12 +162,12 @@ def test_a_common_subsequence_is_a_longest_one(one, other):
 
 def test_the_command_explains_files_and_draws(tmp_path, capsys):
     counted, picture = tmp_path / "counted.json", tmp_path / "gap.png"
-    counted.write_text(json.dumps(SIDES["dry run"].as_dict()), "utf-8")
+    counted.write_text(json.dumps(of("dry run").as_dict()), "utf-8")
     stats = tmp_path / "stats.json"
     stats.write_text(json.dumps(STATS), "utf-8")
     assert main(["explain", str(counted), str(stats), "--figure", str(picture), "--json"]) == 0
     said = json.loads(capsys.readouterr().out)
-    assert said["seen"]["bytes"] == 3 * 2**30 and said["predicted"]["bytes"] == SIDES["dry run"].peak
+    assert said["seen"]["bytes"] == 3 * 2**30 and said["predicted"]["bytes"] == of("dry run").peak
     assert sum(row["bytes"] for row in said["rows"]) == said["difference"] and picture.read_bytes()[1:4] == b"PNG"
     assert main(["explain", "gpt2", str(stats), "--batch", "2", "--sequence", "8", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["predicted"]["bytes"] == eb.budget(eb.model("gpt2"), SETUP).peak
@@ -175,8 +176,8 @@ def test_the_command_explains_files_and_draws(tmp_path, capsys):
 
 
 def test_a_stored_dry_run_tells_its_tensors():
-    found = eb.explain(json.loads(json.dumps(SIDES["dry run"].as_dict())), SIDES["budget"])
-    assert (found.rows, found.matched) == ([], len(SIDES["dry run"].alive()))
+    found = eb.explain(json.loads(json.dumps(of("dry run").as_dict())), of("budget"))
+    assert (found.rows, found.matched) == ([], len(of("dry run").alive()))
 
 
 @pytest.mark.parametrize(

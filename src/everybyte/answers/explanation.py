@@ -206,39 +206,36 @@ def _by_size(one, other):
 
 
 def _tensors(only_before, only_after):
-    """The terms of blocks that are not the same: of one place another size, and what one side alone has, by its place."""
-    waiting, changed = defaultdict(deque), defaultdict(list)
-    alone: dict[tuple[str, str, str, bool], list[Block]] = defaultdict(list)
-    for block in only_before:
-        waiting[block.label].append(block)
-    for block in only_after:
-        if block.named and waiting[block.label]:
-            was = waiting[block.label].popleft()
-            changed[block.label, block.part, was.bytes, block.bytes].append(block.tensors)
-        else:
-            alone["only seen", block.label, block.part, block.named].append(block)
-    for block in (b for blocks in waiting.values() for b in blocks):
-        alone["only predicted", block.label, block.part, block.named].append(block)
-    rows = [
-        Gap(
-            _stage(part),
-            f"{label}: {units.text(now)}, predicted {units.text(was)}",
-            part,
-            sum(times),
-            len(times) * (now - was),
-        )
-        for (label, part, was, now), times in changed.items()
-    ]
-    for (where, label, part, named), blocks in alone.items():
-        sizes = {block.bytes / block.tensors for block in blocks}
-        each = f", {units.text(min(sizes))} each" if len(sizes) == 1 else ""
-        size = sum(block.bytes for block in blocks) * (1 if where == "only seen" else -1)
-        rows.append(Gap(_stage(part), f"{where}: {label}{each}", part, sum(b.tensors for b in blocks), size, named))
-    return rows
+    """The terms of blocks that are not the same, by what made them: where both sides know it, what it made in each."""
+    places: dict[tuple[str, bool], tuple[list[Block], list[Block]]] = defaultdict(lambda: ([], []))
+    for place, blocks in enumerate((only_before, only_after)):
+        for block in blocks:
+            places[block.label, block.named][place].append(block)
+    return [_term(label, named, *sides) for (label, named), sides in places.items()]
 
 
-def _stage(part):
-    return "workspaces" if part == "workspace" else "tensors"
+def _term(label, named, was, now):
+    part = (now or was)[0].part
+    stage = "workspaces" if part == "workspace" else "tensors"
+    if was and now:
+        what = f"{label}: {_many(now)}, predicted {_many(was)}"
+        return Gap(stage, what, part, 0, _bytes(now) - _bytes(was), named)
+    where, blocks = ("only seen", now) if now else ("only predicted", was)
+    sizes = {block.bytes / block.tensors for block in blocks}
+    each = f", {units.text(min(sizes))} each" if len(sizes) == 1 else ""
+    return Gap(stage, f"{where}: {label}{each}", part, sum(b.tensors for b in blocks), _bytes(now) - _bytes(was), named)
+
+
+def _bytes(blocks):
+    return sum(block.bytes for block in blocks)
+
+
+def _many(blocks):
+    """How many, and of how many bytes, in words."""
+    sizes, many = {block.bytes / block.tensors for block in blocks}, sum(block.tensors for block in blocks)
+    if len(sizes) > 1:
+        return f"{units.text(_bytes(blocks))} in {many:,} tensors"
+    return f"{many:,} × {units.text(min(sizes))}" if many > 1 else units.text(min(sizes))
 
 
 def _lumps(before, after):
@@ -247,7 +244,8 @@ def _lumps(before, after):
     for place, (one, sign) in enumerate(((before, -1), (after, 1))):
         for block in one.blocks:
             if block.apart:
-                named.append(Gap(_stage(block.part), block.label, block.part, 0, sign * block.bytes))
+                stage = "workspaces" if block.part == "workspace" else "tensors"
+                named.append(Gap(stage, block.label, block.part, 0, sign * block.bytes))
             else:
                 sums[place] += block.bytes
     size = sums[1] - sums[0]

@@ -310,9 +310,12 @@ def _workspaces_of(memory):
 
 
 def _place(frames):
-    """The script's line, and where it called a library that library's."""
+    """The script's line and its function; where it called a library, that library's instead of the function."""
+    own = next((frame for frame in frames or () if history.line([frame])), None)
     inner = history.inner(frames)
-    return _where(history.line(frames), inner) if inner else where(frames)
+    if own is None or inner:
+        return _where(history.line(frames), inner) or where(frames)
+    return checks.printable(f"{_where(history.line([own]), None)} {own.get('name', '')}", checks.SHOWN)
 
 
 def _where(line, inner):
@@ -347,12 +350,9 @@ def _segments(memory):
         else:
             whole += size
     most = _most_reserved(memory)
-    places = [(place, size) for place, size in beside.most_common() if size]
-    pinned = "reserved and not allocated"
-    if places:
-        others = f" and of {len(places) - 1} other places" if places[1:] else ""
-        pinned += f", pinned by tensors of {places[0][0]} ({text(places[0][1])}){others}"
-    kept = "reserved in segments without a tensor, which empty_cache gives back"
+    (place, largest), *_ = [*beside.most_common(1), ("", 0)]
+    pinned = "pinned: free beside tensors" + (f", most beside {place} ({text(largest)})" if largest else "")
+    kept = "in segments without a tensor: empty_cache gives them back"
     yield Around("rounding", "rounding", "each rounded up to a multiple of 512 B", rounding)
     yield Around("reserved", "kept", pinned, free)
     yield Around("reserved", "whole", kept, whole)
