@@ -19,7 +19,8 @@ from everybyte.rehearsal import shipped
 
 MODEL = eb.Model(name="small", layers=2, width=48, heads=3, vocabulary=101, positions=40)
 SETUP = eb.Setup(batch=2, sequence=8)
-RECORDS = Path(__file__).parents[1] / "labs/records/h200.jsonl"
+ROOT = Path(__file__).parents[1]
+RECORDS = ROOT / "labs/records/h200.jsonl"
 STATS = {
     f"{name}_bytes.all.peak": size
     for name, size in (("requested", 2**31), ("allocated", 2**31 + 512), ("reserved", 3 * 2**30))
@@ -119,6 +120,7 @@ def test_a_leak_is_named_by_its_lines():
     assert [row.what.split(" ")[2] for row in largest] == ["train.py:18", "train.py:24", "train.py:23"]
     assert [(row.tensors, row.bytes) for row in found.rows if row.stage == "workspaces"] == [(2, 2 * 32 * 2**20)]
     assert found.unexplained == 0 and abs(sum(row.bytes for row in largest)) > 180 * 2**20
+    assert repr(found) in (ROOT / "README.md").read_text("utf-8")
 
 
 def test_a_place_that_both_know_is_one_term():

@@ -171,7 +171,9 @@ _WHO = {"predict": "budget", "derive": "derivation"}
 
 
 def _block(alive):
+    """A witness's tensor. What a dry run makes empty, and outside of all modules, is the batch."""
     of = ", ".join(filter(None, (starred(alive.owner), alive.operation)))
+    of = "the batch" if of == "empty" else of
     return Block(alive.bytes, alive.part, of or _STANDS.get(alive.part, alive.part))
 
 
