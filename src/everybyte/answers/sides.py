@@ -13,10 +13,10 @@ from typing import Any
 
 from ..allocator import GIVES, TAKES, settings
 from ..ask.setup import Setup
-from ..catalog import gpus, model, models
+from ..catalog import model, models
 from ..common import checks, files
 from ..evidence import Memory, Message, Snapshot, message, pickles, snapshot
-from ..evidence.snapshots import NO_FRAME, part, where
+from ..evidence.naming import NO_FRAME, where
 from ..rehearsal import Rehearsal, ScriptRehearsal, history
 from ..step.witness import Alive, Witness, starred
 from ..theory.budget import budget
@@ -282,33 +282,23 @@ _LATER = "reserved at another moment than the peak's"
 
 def _of_memory(memory, who):
     """A snapshot's: every block with the line that asked for it, and how the segments were filled when the most lived."""
-    words: dict[int, str] = {}  # frames are shared among blocks
-    twins, spaces, before = _twins(memory), _workspaces_of(memory), memory.alive(0)
-    blocks = []
-    for address, held in memory.alive().items():
-        size, frames = held
-        if id(frames) not in words:
-            words[id(frames)] = _place(frames)
-        label, of, named = words[id(frames)], part(frames), True
-        if address in spaces:
-            label, of = "cuBLAS's workspace, by its size", "workspace"
-        elif not frames and before.get(address) is held:
-            label, of, named = "there before the recording began", "other", False
-        elif label == NO_FRAME:
-            twin = twins.get(size)
-            label, named = (f"made in backward, as large as {twin}", True) if twin else (NO_FRAME, False)
-        if size:
-            blocks.append(Block(size, of, label, named=named))
+    twins = _twins(memory)
+    blocks = [_named(size, made, twins) for size, made in memory.made().values() if size]
     return Side(who, tuple(blocks), tuple(_segments(memory)), "reserved")
 
 
-def _workspaces_of(memory):
-    """Addresses of cuBLAS's workspaces: of forward's thread and of backward's the first block of their size that stands to the end."""
-    sizes, last, found = {gpu.cublas_workspace for gpu in gpus().values()}, memory.alive(len(memory.events)), {}
-    for address, (size, frames) in memory.alive().items():
-        if size in sizes and last.get(address, (0,))[0] == size and part(frames) not in ("parameters", "optimizer"):
-            found.setdefault(bool(frames), address)
-    return set(found.values()) if True in found else set()
+def _named(size, made, twins):
+    """A snapshot's block. Of backward's, which no line made, it is said what was last made as large."""
+    label = _where_made(made)
+    if made.part in ("gradients", "backward") and (twin := twins.get(size)):
+        label = f"in backward, as large as {twin}"
+    return Block(size, made.part, label, named=made.part not in ("before", "other"))
+
+
+def _where_made(made):
+    """The line of a block of a snapshot, and a library's that it called."""
+    of_line = made.frames and made.part not in ("workspace", "gradients", "backward")
+    return _place(made.frames) if of_line else made.where
 
 
 def _place(frames):
@@ -348,7 +338,7 @@ def _segments(memory):
         rounding += used - sum(asked for _, asked, _ in inside)
         if inside:
             free += size - used
-            beside[_place(max(inside, key=lambda block: block[1])[2])] += size - used
+            beside[_where_made(max(inside, key=lambda block: block[1])[2])] += size - used
         else:
             whole += size
     most = _most_reserved(memory)
