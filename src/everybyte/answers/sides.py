@@ -342,7 +342,7 @@ def _segments(memory):
         else:
             whole += size
     most = _most_reserved(memory)
-    (place, largest), *_ = [*beside.most_common(1), ("", 0)]
+    place, largest = (beside.most_common(1) or [("", 0)])[0]
     pinned = "pinned: free beside tensors" + (f", most beside {place} ({text(largest)})" if largest else "")
     kept = "in segments without a tensor: empty_cache gives them back"
     yield Around("rounding", "rounding", "each rounded up to a multiple of 512 B", rounding)
