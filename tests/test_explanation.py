@@ -1,5 +1,6 @@
 """A gap's terms sum to it, name what they are, and say what they do not know."""
 
+import gzip
 import json
 from functools import cache
 from itertools import islice
@@ -141,6 +142,20 @@ def test_a_measured_step_is_explained_from_its_budget(said):
     assert {row.stage for row in found.rows} >= {"workspaces", "rounding", "reserved", "outside"}
 
 
+def recorded(name):
+    return eb.snapshot(gzip.decompress((ROOT / f"tests/evidence/recorded/{name}.pickle.gz").read_bytes()))
+
+
+def test_snapshots_of_one_script_differ_in_what_the_script_did():
+    healthy = recorded("healthy")
+    for other in ("healthy-all-stacks", "begun-late"):  # frames of C++ as well; a recording that begins in the middle
+        found = eb.explain(healthy, recorded(other))
+        assert (found.difference, found.unexplained) == (0, 0)
+        assert not [row for row in found.rows if row.stage == "tensors"]
+    (kept, *_) = eb.explain(healthy, recorded("kept-losses")).rows
+    assert kept.bytes > 0 and "train.py" in kept.what and ".cpp" not in kept.what
+
+
 def test_counts_that_are_a_workspace_more_are_named():
     budget = eb.budget(eb.model("gpt2"), SETUP)
     stats = dict.fromkeys(STATS, budget.peak + 2 * 2**25)
@@ -187,6 +202,8 @@ def test_a_stored_dry_run_tells_its_tensors():
     [
         (3, "explain.seen: a int; allowed: a budget"),
         ({"a": 1}, "explain.seen: a dict of"),
+        ({"witness": "rehearse", "processes": [{}]}, "explain.seen: JSON of 'rehearse' that is not as it was written"),
+        ({"witness": "dry run", "model": 3, "parts": {}}, "explain.seen: JSON of 'dry run' that is not"),
         ("{not json", "explain.seen: no JSON"),
         ("nothing of memory", "no out-of-memory message"),
         (Path("no-such-file"), "no-such-file"),

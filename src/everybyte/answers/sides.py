@@ -16,7 +16,7 @@ from ..ask.setup import Setup
 from ..catalog import model, models
 from ..common import checks, files
 from ..evidence import Memory, Message, Snapshot, message, pickles, snapshot
-from ..evidence.naming import NO_FRAME, where
+from ..evidence.naming import NO_FRAME, part, script, where
 from ..rehearsal import Rehearsal, ScriptRehearsal, history
 from ..step.witness import Alive, Witness, starred
 from ..theory.budget import budget
@@ -101,7 +101,7 @@ def side(source: Any, field: str = "seen") -> Side:
     if isinstance(source, Message):
         return _of_message(source)
     if hasattr(source, "requested_peak"):
-        return _of_measurement(source, field)
+        return _of_measurement(source)
     if isinstance(source, Mapping):
         return _of_dict(source, field)
     if isinstance(source, os.PathLike) or isinstance(source, str) and "\n" not in source and os.path.exists(source):
@@ -128,25 +128,32 @@ def _of_bytes(read, field, name):
 
 def _of_dict(said, field):
     """JSON of a witness or of PyTorch's counts."""
+    witness = said.get("witness")
+    reads: dict[str, Any] = dict.fromkeys(("predict", "dry run", "derive"), _of_parts) | {"measure": _of_record}
+    reads["rehearse"] = _of_script if "processes" in said else _of_record if "schema" in said else _of_rehearsal
     if all(isinstance(said.get(name), int) for name in _COUNTS[1:]):
         return _of_stats(said)
-    witness = said.get("witness")
-    if witness == "rehearse" and isinstance(said.get("processes"), list):
-        return _of_script(said)
-    if witness in ("measure", "rehearse") and "schema" in said:
-        from ..lab import Measurement, records
-
-        line = records.measurement(json.dumps(said)) if "check" in said else Measurement.from_dict(dict(said))
-        return _of_measurement(line, field)
-    if witness == "rehearse":
-        return _of_rehearsal(said)
-    if witness in ("predict", "dry run", "derive") and isinstance(said.get("parts"), dict):
-        return _of_parts(said, field)
-    keys = checks.shown(sorted(key for key in said if isinstance(key, str))[:4])
-    raise ValueError(f"explain.{field}: a dict of {keys}; allowed: {ALLOWED}")
+    if not isinstance(witness, str) or witness not in reads:
+        keys = checks.shown(sorted(key for key in said if isinstance(key, str))[:4])
+        raise ValueError(f"explain.{field}: a dict of {keys}; allowed: {ALLOWED}")
+    try:
+        return reads[witness](said)
+    except (LookupError, TypeError, AttributeError) as error:  # somebody else's, or edited
+        what = f"{type(error).__name__} {checks.shown(str(error))}"
+        raise ValueError(
+            f"explain.{field}: JSON of {witness!r} that is not as it was written, {what}; allowed: {ALLOWED}"
+        ) from error
 
 
-def _of_parts(said, field):
+def _of_record(said):
+    """A measurement as JSON, or a record's line with its checksum."""
+    from ..lab import Measurement, records
+
+    said = dict(said)
+    return _of_measurement(records.measurement(json.dumps(said)) if "check" in said else Measurement.from_dict(said))
+
+
+def _of_parts(said):
     """A budget's, where the catalog has its model; else the tensors as the JSON has them, or their parts alone."""
     name = said.get("model", {}).get("name", "").partition(",")[0]
     if said["witness"] == "predict" and name in models():
@@ -216,9 +223,9 @@ def _of_stats(said):
     )
 
 
-def _of_measurement(m, field):
+def _of_measurement(m):
     if m.requested_peak is None:
-        raise ValueError(f"explain.{field}: {m.status} of {m.model.name}; allowed: a measurement that ran to its end")
+        raise ValueError(f"explain: {m.status} of {m.model.name}; allowed: a measurement that ran to its end")
     from .comparison import kernels
 
     own = kernels(m)
@@ -303,11 +310,11 @@ def _where_made(made):
 
 def _place(frames):
     """The script's line and its function; where it called a library, that library's instead of the function."""
-    own = next((frame for frame in frames or () if history.line([frame])), None)
-    inner = history.inner(frames)
-    if own is None or inner:
-        return _where(history.line(frames), inner) or where(frames)
-    return checks.printable(f"{_where(history.line([own]), None)} {own.get('name', '')}", checks.SHOWN)
+    pythons = [frame for frame in frames if str(frame.get("filename", "")).endswith(".py") or script(frame)]
+    own, inner = next(filter(script, pythons), None), history.inner(pythons)
+    if own is None or inner is None:
+        return where(pythons)
+    return _where(f"{own['filename']}:{own['line']}", inner)
 
 
 def _where(line, inner):
@@ -315,13 +322,14 @@ def _where(line, inner):
 
 
 def _twins(memory):
-    """Bytes -> the place that last asked for as many, where Python says one."""
+    """Bytes -> the place that last asked for as many, where Python says one; an optimizer's states are as large as much else."""
     found, words = {}, {}
     for (action, _, size, _), frames in zip(memory.events, memory.frames, strict=True):
         if action == "alloc" and frames:
             if id(frames) not in words:
-                words[id(frames)] = _place(frames)
-            found[size] = words[id(frames)]
+                words[id(frames)] = "" if part(frames) == "optimizer" else _place(frames)
+            if words[id(frames)]:
+                found[size] = words[id(frames)]
     return found
 
 
