@@ -24,7 +24,21 @@ DRAW = BUDGET | {"draw"}
 COUNTED = STATED | {"reference"}
 ANSWERS = {
     f"answers.{name}"
-    for name in ("alignment", "comparison", "diagnosis", "leaking", "machine", "monitoring", "own", "serving")
+    for name in (
+        "advice",
+        "alignment",
+        "comparison",
+        "diagnosis",
+        "explanation",
+        "leaking",
+        "machine",
+        "monitoring",
+        "own",
+        "recorded",
+        "rehearsing",
+        "serving",
+        "sides",
+    )  # fmt: skip
 }
 EVERYTHING = (
     DRAW
@@ -64,8 +78,13 @@ MAY = {
     "answers.leaking": GROUND,
     "answers.machine": GROUND,
     "answers.monitoring": STATED | {"evidence", "draw", "answers.leaking", "answers.diagnosis"},
-    "answers.diagnosis": BUDGET | PLANNING | {"evidence"},
+    "answers.advice": BUDGET | PLANNING | {"evidence"},
+    "answers.recorded": BUDGET | PLANNING | {"evidence", "answers.advice"},
+    "answers.diagnosis": BUDGET | PLANNING | {"evidence", "answers.advice", "answers.recorded"},
+    "answers.rehearsing": STATED | {"evidence", "rehearsal", "answers.advice", "answers.headroom"},
     "answers.comparison": DRAW | COUNTED | {"dryrun", "lab", "rehearsal"},  # where the two sides meet
+    "answers.sides": BUDGET | {"evidence", "lab", "rehearsal", "answers.comparison"},
+    "answers.explanation": STATED | {"answers.sides", "draw"},
     "evidence": STATED | {"allocator", "draw"},
     "draw": BUDGET,
     "explore": DRAW | PLANNING | {"derivation", "dryrun", "evidence", "answers.serving"},

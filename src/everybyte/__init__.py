@@ -30,6 +30,7 @@ if TYPE_CHECKING:  # what editors and type checkers see of the names that are fe
     from . import allocator, draw, explore, units
     from .answers.comparison import Comparison, compare
     from .answers.diagnosis import Diagnosis, doctor
+    from .answers.explanation import Explanation, explain
     from .answers.leaking import Leaks, leaks
     from .answers.monitoring import Monitor
     from .answers.serving import Serving, serve
@@ -55,6 +56,7 @@ _HOME |= {
     "snapshot": "evidence",
 }
 _HOME |= {"Leaks": "answers.leaking", "leaks": "answers.leaking", "Monitor": "answers.monitoring"}
+_HOME |= {"Explanation": "answers.explanation", "explain": "answers.explanation"}
 _HOME |= {"Settled": "published.settling", "settle": "published.settling"}
 #: Modules that are reached as `everybyte.draw`: they load matplotlib, ipywidgets or nothing when they are first used.
 _MODULES = ("allocator", "draw", "explore", "units")

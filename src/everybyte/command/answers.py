@@ -3,6 +3,7 @@
 import json
 from contextlib import nullcontext
 from dataclasses import asdict, fields
+from pathlib import Path
 
 import everybyte as eb
 
@@ -23,7 +24,7 @@ def _said(found, shown=None, yes=True):
 
 def completion(options):
     checks.one_of("completion", "shell", options.shell, shells.SHELLS)
-    taken = shells.words(words.parsers()[1], words.ALLOWED | {"model": eb.models(), "gpu": eb.gpus()})
+    taken = shells.words(words.parsers()[1], words.ALLOWED | {"model": eb.models(), "predicted": eb.models(), "gpu": eb.gpus()})
     text = shells.script(options.shell, taken, {name: said["help"] for name, said in words.SAID["commands"].items()})
     return {"shell": options.shell, "script": text}, text, 0
 
@@ -175,13 +176,30 @@ def doctor(options):
 
 def snapshot(options):
     found = eb.snapshot(options.file)
-    if options.figure:
+    _draw(found.main, options.figure)
+    return _said(found)
+
+
+def _draw(found, path):
+    """Write the picture of a value, where a path is given."""
+    if path:
         with interrupts.importing():  # and matplotlib's C++ makes a ValueError of a Ctrl-C
             from ..draw import png
 
-            drawn = png(found.main.figure())
-        with files.whole(options.figure) as file:
+            drawn = png(found.figure())
+        with files.whole(path) as file:
             file.write(drawn)
+
+
+def explain(options):
+    if options.predicted in eb.models():
+        options.model = options.predicted
+        predicted = given.configuration(options)
+    else:
+        predicted = given.told(options, Path(options.predicted))
+    seen = given.evidence("-", "explain.seen") if options.seen == "-" else Path(options.seen)
+    found = eb.explain(predicted, seen)
+    _draw(found, options.figure)
     return _said(found)
 
 

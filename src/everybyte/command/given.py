@@ -5,6 +5,7 @@ from argparse import Namespace
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import fields
+from pathlib import Path
 from typing import Any
 
 from .. import Gpu, model, units
@@ -112,11 +113,21 @@ def asked(options: Namespace, *names: str) -> dict[str, Any]:
     return {name: getattr(options, name) for name in names if getattr(options, name) is not None}
 
 
-def evidence(name: str) -> bytes:
+def told(options: Namespace, file: Path) -> Path:
+    """A file that says its own setup. Raise ValueError for an option of a setup beside it."""
+    changed = [f.name for f in fields(Setup) if getattr(options, f.name) != f.default]
+    if changed or options.code:
+        option = f"--{(changed or ['code'])[0].replace('_', '-')}"
+        raise ValueError(
+            f"explain: {option} beside a file, which says its own; allowed: after a name from `everybyte models`"
+        )
+    return file
+
+
+def evidence(name: str, owner: str = "doctor.file") -> bytes:
     """The bytes of a file, or of standard input."""
     from ..evidence import pickles
 
-    owner = "doctor.file"
     if name != "-":
         with files.opened(owner, name, pipes=True) as file:
             return files.some(owner, name, file, pickles.MOST)
