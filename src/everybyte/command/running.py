@@ -6,7 +6,7 @@ import sys
 import traceback
 
 from ..common import interrupts, terminal
-from . import answers, words
+from . import answers, guarding, words
 
 #: The command that `everybyte` without words runs.
 FIRST = ("budget", "gpt2", "--batch", "8", "--sequence", "1024", "--precision", "bf16-mixed")
@@ -57,7 +57,8 @@ def _run(arguments):
 
 
 def _answer(options):
-    return getattr(answers, options.command.replace("-", "_"))(options)
+    name = options.command.replace("-", "_")
+    return getattr(guarding if name in guarding.COMMANDS else answers, name)(options)
 
 
 def _wrong(line, status=2):

@@ -23,6 +23,8 @@ from .completion import SHELLS
 
 #: `words.toml`: commands, groups of arguments, and the command's other texts.
 SAID = files.toml(__package__, "words.toml")
+#: Commands that take a script and its arguments after `--`.
+SCRIPTED = ("rehearse", "diff", "bisect")
 #: Exit status -> when it is returned.
 STATUSES = {int(status): said for status, said in SAID["statuses"].items()}
 #: Option, or field of a setup -> its allowed words, for the help and for completion.
@@ -43,7 +45,7 @@ class _Parser(argparse.ArgumentParser):
 def read(arguments: Sequence[str]) -> argparse.Namespace:
     """The options of the command in some words. Raise ValueError for an unknown word."""
     arguments, script = list(arguments), []
-    if arguments[:1] == ["rehearse"] and "--" in arguments:
+    if arguments[:1] and arguments[0] in SCRIPTED and "--" in arguments:
         place = arguments.index("--")
         arguments, script = arguments[:place], arguments[place + 1 :]
     whole, commands = parsers()
@@ -57,7 +59,7 @@ def read(arguments: Sequence[str]) -> argparse.Namespace:
             f"{checks.shown(first)} before the command; allowed: --help, --version; a command's own options stand after it"
         )
     options, unknown = whole.parse_known_args(arguments)
-    if options.command == "rehearse":
+    if options.command in SCRIPTED:
         options.script = script
     if unknown:
         _refuse(commands[options.command], options.command, arguments[1:], unknown[0], script)
@@ -66,14 +68,14 @@ def read(arguments: Sequence[str]) -> argparse.Namespace:
 
 def _refuse(parser, command, arguments, word, script):
     """Raise ValueError for a word that a command does not know. script: the words after `--`."""
-    if command == "rehearse" and (not word.startswith("-") or word.partition("=")[0] == "--script"):
+    if command in SCRIPTED and (not word.startswith("-") or word.partition("=")[0] == "--script"):
         place = arguments.index(word)
         words = [word.removeprefix("--script").removeprefix("="), *arguments[place + 1 :], *script]
         words = list(filter(None, words)) or ["train.py"]
         python = ["python"] if words[0].endswith(".py") else []
         right = shlex.join(["everybyte", command, *arguments[:place], "--", *python, *words])
         raise ValueError(
-            f"rehearse: {checks.shown(word)} before the --; allowed: the script and its arguments after it, {right}"
+            f"{command}: {checks.shown(word)} before the --; allowed: the script and its arguments after it, {right}"
         )
     if word.startswith("-"):
         checks.one_of(command, "option", word, [o for o in parser._option_string_actions if o.startswith("--")])
