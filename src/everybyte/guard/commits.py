@@ -1,7 +1,8 @@
 """Rehearse commits of a git repository in a copy of it: what two of them differ by, and which one moved the peak.
 
-The copy is a clone that shares the repository's objects, in a temporary folder: neither the user's files nor their repository is written to.
-Hooks do not run in it. It has what git has of a commit; files that git does not have are carried over by name. The environment stays one.
+The copy is a repository in a temporary folder that borrows the objects of the user's: neither their files nor their repository is written
+to, and a shallow one will do. No hook runs in it. It has what git has of a commit, without submodules and files of LFS; what git does not
+have is carried over by name. The environment stays one.
 """
 
 import os
@@ -137,7 +138,11 @@ class Copy:
 
     def __init__(self, folder: Path, top: Path, inside: Path, carried: Sequence[Path]):
         self.folder, self.top, self.inside, self.carried = folder, top, inside, carried
-        _git(top, "clone", "--quiet", "--shared", "--no-checkout", "--", str(top), str(folder))
+        objects = os.path.join(top, _git(top, "rev-parse", "--git-path", "objects").strip())
+        form = _git(top, "rev-parse", "--show-object-format").strip()
+        _git(top, "init", "--quiet", "--template=", f"--object-format={form}", "--", str(folder))
+        (folder / ".git/objects/info").mkdir(parents=True, exist_ok=True)
+        (folder / ".git/objects/info/alternates").write_text(f"{objects}\n", encoding="utf-8")
 
     def stand(self, commit: Commit) -> Path:
         """Check a commit out; return the folder that the command runs in."""
@@ -195,7 +200,7 @@ def _git(folder: Path, *words: str) -> str:
     """What git says. Raise ValueError where it fails."""
     if shutil.which("git") is None:
         raise ValueError("git: it is not on this machine; allowed: install git, and say it again")
-    kept = {name: value for name, value in os.environ.items() if name not in _GIT}
+    kept = {name: value for name, value in os.environ.items() if name not in _GIT} | {"GIT_LFS_SKIP_SMUDGE": "1"}
     command = [
         "git",
         "-C",
