@@ -35,9 +35,7 @@ def test_no_text_of_others_stands_in_a_command_and_the_last_step_alone_has_the_t
 def test_every_input_is_used_and_told_of():
     text, told = (FOLDER / "action.yml").read_text(encoding="utf-8"), (FOLDER / "README.md").read_text(encoding="utf-8")
     assert set(re.findall(r"inputs\.([\w-]+)", text)) == set(ACTION["inputs"])
-    assert set(ACTION["inputs"]) == set(
-        re.findall(r"`([\w-]+)`", told.partition("| input | |")[2].partition("\n\n")[0])
-    ) - {"name of"} - {"diff"}
+    assert set(ACTION["inputs"]) <= set(re.findall(r"`([\w-]+)`", told.partition("| input | |")[2]))
     example = yaml.safe_load(told.partition("```yaml\n")[2].partition("```")[0])
     [step] = [step for step in example["jobs"]["peak"]["steps"] if "tools/action" in step["uses"]]
     assert set(step["with"]) <= set(ACTION["inputs"]) and set(example["jobs"]["peak"]["permissions"]) == {
@@ -102,13 +100,13 @@ def test_one_comment_is_written_and_then_written_anew(runner, tmp_path, known, a
 
 
 def test_a_merge_is_rehearsed_beside_its_first_parent_in_a_shallow_checkout(here, runner, tmp_path):
-    for name in ("GIT_AUTHOR_NAME", "GIT_COMMITTER_NAME"):
-        os.environ.setdefault(name, "someone")
     origin = tmp_path / "origin"
     origin.mkdir()
 
     def git(*words, cwd=origin):
-        subprocess.run(["git", "-c", "user.email=a@b", *words], cwd=cwd, check=True, capture_output=True)
+        subprocess.run(
+            ["git", "-c", "user.email=a@b", "-c", "user.name=a", *words], cwd=cwd, check=True, capture_output=True
+        )
 
     git("init", "-q", "-b", "main")
     for rows in (64, 1024, 4096):
@@ -136,4 +134,4 @@ def test_a_merge_is_rehearsed_beside_its_first_parent_in_a_shallow_checkout(here
         and said == (tmp_path / "temp/everybyte.md").read_text()
     )
     failed, output = runner("rehearse", **asked | {"COMMAND": "python train.py"})
-    assert failed.returncode == 2 and "ended with AssertionError" in failed.stderr
+    assert failed.returncode == 2 and "ended with exit status 1 (at " in failed.stderr
