@@ -42,12 +42,15 @@ class _Parser(argparse.ArgumentParser):
         terminal.write(message, file or sys.stdout)
 
 
+def own(arguments: Sequence[str]) -> Sequence[str]:
+    """The words of the command itself, without those of a script."""
+    scripted = arguments[:1] and arguments[0] in SCRIPTED and "--" in arguments
+    return arguments[: list(arguments).index("--")] if scripted else arguments
+
+
 def read(arguments: Sequence[str]) -> argparse.Namespace:
     """The options of the command in some words. Raise ValueError for an unknown word."""
-    arguments, script = list(arguments), []
-    if arguments[:1] and arguments[0] in SCRIPTED and "--" in arguments:
-        place = arguments.index("--")
-        arguments, script = arguments[:place], arguments[place + 1 :]
+    arguments, script = list(own(arguments)), arguments[len(own(arguments)) + 1 :]
     whole, commands = parsers()
     first = arguments[0]
     if first == "help":
