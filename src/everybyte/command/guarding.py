@@ -1,9 +1,9 @@
-"""The commands that rehearse commits."""
+"""The commands that rehearse commits, and the one that serves agents."""
 
 from ..common import terminal
 from . import given
 
-COMMANDS = ("diff", "bisect")
+COMMANDS = ("diff", "bisect", "mcp")
 
 
 def _asked(options):
@@ -30,3 +30,10 @@ def bisect(options):
     asked, over = _asked(options), given.size("--over", options.over) or 0
     found = searched(options.good, options.bad, options.script, over=over, say=terminal.note, **asked)
     return found.as_dict(), found, 0 if found.moved else 1
+
+
+def mcp(options):
+    from .agents import serve
+
+    serve(options)
+    return {}, None, 0

@@ -27,14 +27,15 @@ def main(arguments: list[str] | None = None) -> int:
 def _run(arguments):
     options = None
     arguments = sys.argv[1:] if arguments is None else arguments
-    machine = "--json" in words.own(arguments)
+    machine = "--json" in words.own(arguments)[1:]
     try:
         if not arguments:
             terminal.write(_first(), sys.stdout)
             return 0
         options = words.read(arguments)
         said, shown, status = _answer(options)
-        terminal.write(f"{json.dumps(said) if options.json else terminal.shown(shown, sys.stdout)}\n", sys.stdout)
+        if shown is not None:
+            terminal.write(f"{json.dumps(said) if options.json else terminal.shown(shown, sys.stdout)}\n", sys.stdout)
         return status
     except ValueError as error:
         return _wrong(str(error), said={"refused": refusals.parts(str(error))} if machine else None)

@@ -113,7 +113,7 @@ def _arguments(group: str) -> dict[str, dict[str, Any]]:
         return {f"--{f.name.replace('_', '-')}": _field(f) for f in fields(Setup)}
     names = {name: ", ".join(words) for name, words in ALLOWED.items()}
     return {
-        argument: {name: _TYPES[value] if name == "type" else value for name, value in said.items()}
+        argument: {name: TYPES[value] if name == "type" else value for name, value in said.items()}
         | {"help": said["help"].format(**names)}
         for argument, said in SAID["groups"][group].items()
     }
@@ -129,7 +129,7 @@ def _field(field):
     usual |= {name: f"the model's own, or {value}" for name, value in OWNED.items()}
     kind = type(OWNED.get(field.name, field.default)).__name__
     return {
-        "type": _TYPES.get(field.name) or _TYPES.get(kind), "default": field.default, "metavar": "VALUE",
+        "type": TYPES.get(field.name) or TYPES.get(kind), "default": field.default, "metavar": "VALUE",
         "help": f"{_allowed(field.name)} (default {usual.get(field.name, field.default)})",
     }  # fmt: skip
 
@@ -162,7 +162,7 @@ def _made(kind, allowed=""):
 
 
 #: Type, or field of Setup with fields of its own -> function that makes it from text.
-_TYPES: dict[str, Any] = {
+TYPES: dict[str, Any] = {
     "int": _made(int, "a whole number, such as 1024"), "float": _made(float, "a number, such as 0.1"),
     "adapters": _made(lambda text: None if text == "none" else Lora.read(text)),
     "mesh": _made(lambda text: Mesh() if text == "none" else Mesh.read(text)),
