@@ -57,7 +57,7 @@ def test_it_lists_its_tools_and_answers_as_the_command_does(capsys):
     assert refused[0].structured_content["refused"]["allowed"].startswith("fp32, ")
 
 
-def test_a_formula_of_a_configuration_that_is_said(capsys):
+def test_a_formula_of_a_configuration_that_is_said():
     config = {
         "model_type": "llama",
         "hidden_size": 64,
@@ -66,8 +66,8 @@ def test_a_formula_of_a_configuration_that_is_said(capsys):
         "num_attention_heads": 4,
         "vocab_size": 100,
     }
-    found = agents.answer("derive", {"config": config, "sequence": 16, "precision": "bf16"})
-    assert found["peak"] and "B" in found["latex"]
+    _, [found] = asked([("derive", {"config": config, "sequence": 16, "precision": "bf16"})])
+    assert not found.is_error and found.structured_content["peak"] and "B" in found.structured_content["latex"]
 
 
 @pytest.mark.parametrize(

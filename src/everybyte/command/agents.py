@@ -1,8 +1,7 @@
 """`everybyte mcp`: the commands' answers for agents and editors, by the Model Context Protocol, over standard input and output.
 
 A tool is a command: what it takes is read off the command's parser, what it answers is what the command prints with `--json`, and a refusal is
-the same JSON. Nothing is written, and of files none is read but what PyTorch and the catalog need: options that name files or run code are
-left out. `rehearse` runs a training script, and is there where somebody has allowed a folder for it.
+the same JSON. Options that name files or run code are left out, so that no call opens a file of its choice. `rehearse` runs a training script, and is there where somebody has allowed a folder for it.
 """
 
 import argparse
@@ -196,19 +195,18 @@ def server(allowed: Path | None = None):
         )
 
     async def called(context, params):
-        arguments = params.arguments or {}
+        arguments, wrong = params.arguments or {}, True
         try:
             if params.name == "rehearse" and allowed:
-                said = await _rehearsed(allowed, arguments)
+                said, wrong = await _rehearsed(allowed, arguments)
             else:
                 async with one:
-                    said = await anyio.to_thread.run_sync(partial(answer, params.name, arguments))
+                    said, wrong = await anyio.to_thread.run_sync(partial(answer, params.name, arguments)), False
         except ValueError as error:
             said = {"refused": refusals.parts(str(error))}
         except Exception as error:
             said = {"failed": f"this is a mistake of ours, {type(error).__name__}: {error}"}
         said = {"answers": said} if isinstance(said, list) else said
-        wrong = bool({"refused", "failed"} & said.keys())
         return types.CallToolResult(
             content=[types.TextContent(type="text", text=json.dumps(said))], structured_content=said, is_error=wrong
         )
@@ -219,7 +217,10 @@ def server(allowed: Path | None = None):
 
 
 async def _rehearsed(allowed, arguments):
-    """What `everybyte rehearse` says, in a process of its own; it ends, with all that it started, where the call is cancelled."""
+    """(What `everybyte rehearse` says, whether it refused), in a process of its own.
+
+    It ends, with all that it started, where the call is cancelled.
+    """
     import anyio
 
     typed, folder = rehearsal(allowed, arguments)
@@ -233,7 +234,8 @@ async def _rehearsed(allowed, arguments):
             process.terminate()
             with anyio.CancelScope(shield=True):
                 await process.wait()
-    return json.loads(said)
+    found = json.loads(said)
+    return found, "witness" not in found
 
 
 def serve(options) -> None:
