@@ -45,7 +45,7 @@ EVERYTHING = (
     | COUNTED
     | PLANNING
     | ANSWERS
-    | {"derivation", "deriving", "dryrun", "evidence", "explore", "lab", "published", "rehearsal", "teach"}
+    | {"derivation", "deriving", "dryrun", "evidence", "explore", "lab", "published", "guard", "rehearsal", "teach"}
 )
 #: Room, or a file of its own rule -> the rooms and files that it may import, besides its own.
 MAY = {
@@ -100,6 +100,7 @@ MAY = {
     "published": BUDGET
     | COUNTED
     | {"dryrun", "rehearsal", "answers.throughput", "answers.headroom"},  # what others say, against either side
+    "guard": STATED | {"rehearsal"},
     "command": EVERYTHING | {"__init__"},
     "__init__": EVERYTHING,
 }

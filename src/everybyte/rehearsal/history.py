@@ -6,12 +6,14 @@ live when it is taken. Source: PyTorch, `c10/cuda/CUDACachingAllocator.cpp` (`re
 
 import re
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from types import FrameType
 
 from ..evidence import Memory
 
+#: So many lines of what lived at a peak are reported; in the place of a line, what says that a row is the others'.
+LINES, REST = 400, "everything else"
 #: The folder, in a rehearsal's temporary one, of the code that Inductor writes.
 INDUCTOR = "inductor-of-rehearsal"
 #: Files that are not the script's: Python's own, installed packages, what Inductor wrote, code without a file.
@@ -100,14 +102,19 @@ def call(frames: list[dict] | None) -> str | None:
     return first["name"] if first and _TORCH.search(first["filename"]) else None
 
 
-def holders(instant: Instant, rows: int = 12) -> list[dict]:
+def holders(instant: Instant, rows: int = LINES) -> list[dict]:
     """What lived at an instant, by the line of the script that made it: the `rows` largest, then one row for the rest."""
     sizes, counts = Counter(), Counter()
     for size, frames in instant.held:
         where = (line(frames), inner(frames)) if frames else (None, None)
         sizes[where] += size
         counts[where] += 1
-    told = [{"line": w[0], "inner": w[1], "tensors": counts[w], "bytes": size} for w, size in sizes.most_common(rows)]
-    rest = instant.live - sum(row["bytes"] for row in told)
-    left = len(instant.held) - sum(row["tensors"] for row in told)
-    return told + ([{"line": "everything else", "inner": None, "tensors": left, "bytes": rest}] if left else [])
+    found = [{"line": w[0], "inner": w[1], "tensors": counts[w], "bytes": size} for w, size in sizes.most_common()]
+    return shortened(found, rows)
+
+
+def shortened(held: Sequence[dict], rows: int = 12) -> list[dict]:
+    """The first `rows` rows of what lived, then one row for the rest."""
+    rest = held[rows:]
+    tensors, size = (sum(row[name] for row in rest) for name in ("tensors", "bytes"))
+    return [*held[:rows], *([{"line": REST, "inner": None, "tensors": tensors, "bytes": size}] if rest else [])]

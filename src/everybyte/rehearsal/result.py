@@ -9,7 +9,7 @@ from .. import units
 from ..ask.setup import Setup
 from ..catalog import Gpu, Model
 from ..common.tables import Shown, Table, sized
-from . import host, outside, reports
+from . import history, host, outside, reports
 
 #: What no rehearsal can know, said beside its numbers.
 UNKNOWN = (
@@ -266,7 +266,7 @@ class ScriptRehearsal(Shown):
         if oom := process["oom"]:
             free = f"{units.text(oom['free'])} free; {_place(oom)}"
             rows.append((f"out of memory{_at(oom['at'])}: asked for", oom["requested"], free))
-        for held in peak.get("held", ()):
+        for held in history.shortened(peak.get("held", ())):
             count = held["tensors"]
             rows.append([f"  at the peak: {count:,} tensor{'s' * (count > 1)}", held["bytes"], _place(held)])
         ranks = f", rank {process['rank']} of {len(self.processes)}" if len(self.processes) > 1 else ""

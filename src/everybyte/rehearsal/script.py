@@ -64,6 +64,7 @@ def rehearse_script(
     snapshot: str | os.PathLike | None = None,
     folder: str | os.PathLike | None = None,
     quiet: bool = False,
+    cwd: str | os.PathLike | None = None,
 ) -> ScriptRehearsal:
     """Run a training script, unmodified, on a pretended GPU. Where Ctrl-C or a signal ends it, what is known goes to standard error.
 
@@ -81,7 +82,7 @@ def rehearse_script(
             before the script waits; `both` runs it twice where that matters, and says of `reserved` both.
         padded: whether compiled code pads matrices wherever Inductor times whether to: a GPU may choose either.
         snapshot: a file for the allocator's history at the peak, in the format of PyTorch's viewer.
-        folder: of the environment. quiet: send the script's output to standard error.
+        folder: of the environment. quiet: send the script's output to standard error. cwd: the folder to run it in.
 
     Raises:
         ValueError: where there is no environment, no such command in it, or no process of it is known to have used a GPU.
@@ -117,7 +118,7 @@ def rehearse_script(
         variables |= {watch.ALONE: str(gpus)} | {name: str(value) for name, value in said.items()}
     if packages := where.manifest.get("packages"):
         variables[watch.PACKAGES] = " ".join(packages)
-    more = {"rows": rows, "routing": routing, "node": min(gpus, found.node)}
+    more = {"rows": rows, "routing": routing, "node": min(gpus, found.node), "cwd": cwd}
     order = ("early", "late") if streams == "both" else (streams,)
     first = _run(command, where, found, variables, quiet, streams=order[0], **more)
     if streams != "both" or not first.streams_differ:
@@ -126,13 +127,13 @@ def rehearse_script(
     return replace(late, early=first)
 
 
-def _run(command, where, gpu, variables, quiet, **asked):
+def _run(command, where, gpu, variables, quiet, cwd, **asked):
     """Run a command on the stubs. asked: what its result says that was asked for."""
     late = {"REHEARSAL_LATE": str(int(asked["streams"] == "late"))}
     with surroundings(where, variables | late) as (environment, folder_of_reports):
         environment[watch.REPORTS] = str(folder_of_reports)
         start = time.monotonic()
-        words = _program(command, where, environment["PATH"])
+        words = _program(command, where, environment["PATH"], cwd)
 
         def told(status):
             seconds = time.monotonic() - start
@@ -152,7 +153,7 @@ def _run(command, where, gpu, variables, quiet, **asked):
             )
 
         try:
-            status = children.Child(words, environment, stdout=sys.stderr if quiet else None).finish(grace=GRACE)
+            status = children.Child(words, environment, cwd=cwd, stdout=sys.stderr if quiet else None).finish(grace=GRACE)
         except KeyboardInterrupt:
             with suppress(ValueError):  # of what never used a GPU there is nothing to tell
                 print(told(-signal.SIGTERM), file=sys.stderr)
@@ -167,9 +168,11 @@ def _free_port():
         return one.getsockname()[1]
 
 
-def _program(command, where, path):
+def _program(command, where, path, cwd=None):
     """The command with its program's path, looked up in the rehearsal's environment first."""
     name, *rest = command
+    if cwd and os.path.dirname(name):
+        name = os.path.join(cwd, name)
     if name == "torchrun" and not (where.folder / "bin" / "torchrun").exists():
         return [str(where.python), "-m", "torch.distributed.run", *rest]
     program = shutil.which(name, path=path)
