@@ -60,7 +60,13 @@ def play_epoch(
             allocator.empty_cache()
             if len(allocator.log) > before:
                 known.clear()
-        rows.append((*(found or (allocator.reserved, allocator.allocated, allocator.requested)), allocator.reserved, allocator.retries))
+        rows.append(
+            (
+                *(found or (allocator.reserved, allocator.allocated, allocator.requested)),
+                allocator.reserved,
+                allocator.retries,
+            )
+        )
         if playing.failed is not None:
             break
     columns = [list(column) for column in zip(*rows, strict=True)] or [[]] * 5

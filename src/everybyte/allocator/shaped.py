@@ -61,7 +61,9 @@ def named(step: Sequence[Request], runs: Sequence[tuple[int, int]], standing: Co
     parts = parted(step, runs)
     taken = {r.key: number for number, run in enumerate(parts) for r in run.requests if r.bytes}
     freed = {r.key: number for number, run in enumerate(parts) for r in run.requests if not r.bytes}
-    crossing = [key for key in dict.fromkeys(r.key for r in step) if key in standing or taken.get(key) != freed.get(key)]
+    crossing = [
+        key for key in dict.fromkeys(r.key for r in step) if key in standing or taken.get(key) != freed.get(key)
+    ]
     names = {key: SHARED + number for number, key in enumerate(crossing)}
     return [Run(batch, [r._replace(key=names.get(r.key, r.key)) for r in part]) for batch, part in parts]
 

@@ -80,13 +80,13 @@ class Epoch(Shown):
 
     @cached_property
     def alone(self) -> Played:
-        """The step that allocates the most, repeated as the only one, in as much memory as it asks for."""
-        place = self.played.allocated.index(self.allocated)
+        """The step that allocates the most, or that dies, as the only one, again and again, in as much memory as it asks for."""
+        place = (self.failed or self.played.allocated.index(self.allocated) + 1) - 1
         return self._again([self.steps[place]] * 3)
 
     @property
     def fragmentation(self) -> int:
-        """Bytes reserved at most, above those of the largest step alone: what the mixture of shapes costs. None are left over."""
+        """Bytes reserved at most above those of the largest step alone: what the mixture of shapes costs, where all steps run."""
         return max(0, self.reserved - max(self.alone.reserved))
 
     def _again(self, steps):
@@ -118,41 +118,47 @@ class Epoch(Shown):
 
     def table(self) -> Table:
         """What is reserved at most, and what of it the mixture of shapes costs."""
-        played, at = self.played, self.played.reserved.index(self.reserved)
+        at = _said(self.steps[self.largest - 1])
         rows = [
-            sized(f"reserved at most, first in step {self.largest:,}, {_said(self.steps[at])}", self.reserved),
+            sized(f"reserved at most, first in step {self.largest:,}, {at}", self.reserved),
             sized("allocated at most", self.allocated),
-            sized("reserved by its step alone, again and again", max(self.alone.reserved)),
-            sized("what the mixture of shapes costs", self.fragmentation),
         ]
+        if self.failed is None:
+            rows.append(sized("reserved by the step that allocates the most, alone", max(self.alone.reserved)))
+            rows.append(sized("what the mixture of shapes costs", self.fragmentation))
         if self.memory is not None:
             rows.append(sized(f"memory of {self.gpu.name} that the allocator has", self.memory))
         return Table((self._title(), "bytes", ""), rows, self.why())
 
     def why(self) -> str:
         """In words: whether it runs, and how it was found."""
-        played = self.played
-        if played.failed:
-            error = played.failed
-            ends = (
-                f"step {self.failed:,}, {_said(self.steps[self.failed - 1])}, dies: {units.text(error.segment)} asked of the driver, with "
-                f"{units.text(error.allocated)} allocated and {units.text(error.reserved)} reserved"
-            )
-        else:
-            times = f"; {played.retries[-1]:,} times the cache is given back to go on" if played.retries[-1] else ""
-            ends = ("all steps run" if self.memory is not None else "without a limit of memory") + times
         cut = sum(one > self.collator.longest for one in self.lengths.tokens) if self.collator.collate != "pack" else 0
         more = f", {cut:,} sequences cut to {self.collator.longest:,} tokens" if cut else ""
         how = f"{COLLATORS[self.collator.collate]}; {ORDERS[self.collator.order]}; {self.padding:.0%} of the tokens are padding{more}"
-        return f"{ends}. {how[0].upper()}{how[1:]}. Simulated with {self.configuration or PYTORCH}; no mask for padding is counted"
+        simulated = f"Simulated with {self.configuration or PYTORCH}; no mask for padding is counted"
+        return f"{self._end()}. {how[0].upper()}{how[1:]}. {simulated}"
+
+    def _end(self):
+        """Whether all steps run; else which dies, and of what."""
+        error = self.played.failed
+        if error is None:
+            times = self.played.retries[-1]
+            given = f"; {times:,} times the cache is given back to go on" if times else ""
+            return ("All steps run" if self.memory is not None else "Without a limit of memory") + given
+        alone = max(self.alone.reserved)
+        runs = f"alone it reserves {units.text(alone)}" + (", and runs" if alone <= (self.memory or alone) else "")
+        return (
+            f"Step {self.failed:,}, {_said(self.steps[self.failed - 1])}, dies: {units.text(error.segment)} asked of the driver, with "
+            f"{units.text(error.allocated)} allocated and {units.text(error.reserved)} reserved; {runs}"
+        )
 
     def figure(self):
         """Reserved and allocated bytes by step: matplotlib's figure, with its text as `alt`."""
         from .. import draw
 
-        most = max(self.reserved, self.memory or 0)
-        unit = units.largest(most)
-        return draw.epoch(self, f"{self._title()}, {self.collator.order}", unit)
+        unit = units.largest(max(self.reserved, self.memory or 0))
+        title = f"{self._title()}, {self.collator.collate}, {self.collator.order}"
+        return draw.by_step(self.played.reserved, self.played.allocated, title, unit, self.memory)
 
     draw = figure
 
@@ -323,15 +329,31 @@ def epoch(
     source.prepare(steps)
     memory = None if gpu is None else headroom.room(card, setup)
     played = _played(source, steps, chosen.text(), memory, card, clear)
-    return Epoch(getattr(model, "described", model), setup, card, measured, collator, steps, chosen.text(), clear, memory, played, source)
+    return Epoch(
+        getattr(model, "described", model),
+        setup,
+        card,
+        measured,
+        collator,
+        steps,
+        chosen.text(),
+        clear,
+        memory,
+        played,
+        source,
+    )
 
 
 def _check(derivation, setup):
     """Raise ValueError for a derivation that is not of this step, or has lost its model."""
     if derivation.again is None:
-        raise ValueError(f"epoch.model: {derivation.name} is known by its formula alone; allowed: eb.derive(model, setup) of its model")
+        raise ValueError(
+            f"epoch.model: {derivation.name} is known by its formula alone; allowed: eb.derive(model, setup) of its model"
+        )
     if derivation.further:
-        raise ValueError(f"epoch.model: the letter {derivation.further[0]} of {derivation.name}; allowed: formula.fixed(...) with a size for it")
+        raise ValueError(
+            f"epoch.model: the letter {derivation.further[0]} of {derivation.name}; allowed: formula.fixed(...) with a size for it"
+        )
     if setup.accumulation > 1:
         raise ValueError(
             f"Setup.accumulation: {setup.accumulation} of a model of one's own, whose micro-batches would be of one shape; allowed: 1, or a "
@@ -339,4 +361,6 @@ def _check(derivation, setup):
         )
     same = derivation.setup.replace(batch=setup.batch, sequence=setup.sequence)
     if same.as_dict() != setup.as_dict():
-        raise ValueError(f"epoch.setup: another than {derivation.name} was derived with; allowed: that one, or another derivation")
+        raise ValueError(
+            f"epoch.setup: another than {derivation.name} was derived with; allowed: that one, or another derivation"
+        )

@@ -68,7 +68,9 @@ class Lengths:
         elif isinstance(said, Iterable):
             self.tokens = [_length(one) for one in said]
         else:
-            raise ValueError(f"lengths: {checks.shown(said)}; allowed: whole numbers, {{tokens: how many}}, a column, a file")
+            raise ValueError(
+                f"lengths: {checks.shown(said)}; allowed: whole numbers, {{tokens: how many}}, a column, a file"
+            )
         checks.whole("lengths", "sequences", len(self.tokens), 1, MOST)
         for one in set(self.tokens):
             checks.whole("lengths", "tokens", one, 1, 2**27)
@@ -109,8 +111,12 @@ def _read(path):
         return files.parsed(text)
     rows = [line.replace(",", " ").split() for line in text.splitlines() if line.strip()]
     numbers = [[checks.natural(word) for word in row] for row in rows]
-    if wrong := next((i for i, row in enumerate(numbers) if None in row or len(row) != len(numbers[0]) or len(row) > 2), None):
-        raise ValueError(f"lengths: {os.fspath(path)}: {checks.shown(' '.join(rows[wrong]))}; allowed: a number a line, or two")
+    if wrong := next(
+        (i for i, row in enumerate(numbers) if None in row or len(row) != len(numbers[0]) or len(row) > 2), None
+    ):
+        raise ValueError(
+            f"lengths: {os.fspath(path)}: {checks.shown(' '.join(rows[wrong]))}; allowed: a number a line, or two"
+        )
     if not numbers or None in numbers[0] or len(numbers[0]) > 2:
         raise ValueError(f"lengths: {os.fspath(path)} begins with no number; allowed: a number a line, or two, or JSON")
     if len(numbers[0]) == 1:
@@ -146,7 +152,9 @@ class Collator(NamedTuple):
         checks.one_of("epoch", "order", self.order, ORDERS)
         checks.whole("epoch", "seed", self.seed, 0)
         if self.order == "given" and not lengths.ordered:
-            raise ValueError(f"epoch.order: 'given' of a histogram, which has none; allowed: {', '.join(list(ORDERS)[1:])}")
+            raise ValueError(
+                f"epoch.order: 'given' of a histogram, which has none; allowed: {', '.join(list(ORDERS)[1:])}"
+            )
         if (self.collate == "tokens") != (self.tokens is not None):
             allowed = "a number of padded tokens" if self.collate == "tokens" else "None; it is of collate='tokens'"
             raise ValueError(f"epoch.tokens: {self.tokens!r} with collate={self.collate!r}; allowed: {allowed}")
@@ -155,7 +163,9 @@ class Collator(NamedTuple):
         if isinstance(self.pad_to, int):
             checks.whole("epoch", "pad_to", self.pad_to, 1, 2**20)
         elif not self.pad_to or list(self.pad_to) != sorted({n for n in self.pad_to if type(n) is int and n > 0}):
-            raise ValueError(f"epoch.pad_to: {checks.shown(self.pad_to)}; allowed: a whole number, or lengths, the shortest first")
+            raise ValueError(
+                f"epoch.pad_to: {checks.shown(self.pad_to)}; allowed: a whole number, or lengths, the shortest first"
+            )
 
     def steps(self, lengths: Lengths) -> list[list[Batch]]:
         """The micro-batches of each step of an epoch; those at the end that fill no step are dropped.
@@ -219,7 +229,9 @@ class Collator(NamedTuple):
         if isinstance(self.pad_to, int):
             return -(-longest // self.pad_to) * self.pad_to
         if longest > self.pad_to[-1]:
-            raise ValueError(f"epoch.pad_to: {self.pad_to[-1]:,} at most, and a row has {longest:,}; allowed: a length that holds it")
+            raise ValueError(
+                f"epoch.pad_to: {self.pad_to[-1]:,} at most, and a row has {longest:,}; allowed: a length that holds it"
+            )
         return self.pad_to[bisect_left(self.pad_to, longest)]
 
     def _shape(self, rows):

@@ -132,6 +132,27 @@ def fit(options):
     return said, f"{found}\n\n{switches.show(rungs)}", 0 if switches.best else 1
 
 
+def epoch(options):
+    subject, setup, batch = given.subject(options)
+    if sizes := given.sizes(options):
+        with given.torch("epoch"):
+            subject, batch = eb.derive(subject, setup, batch).fixed(**sizes), None
+    pad_to = options.pad_to[0] if len(options.pad_to) == 1 else options.pad_to
+    found = eb.epoch(
+        subject, setup, options.lengths, options.collate, options.order, options.gpu, tokens=options.tokens, pad_to=pad_to,
+        seed=options.seed, clear=options.clear, most=options.most, configuration=options.conf or "", headroom=given.headroom(options),
+        batch=batch,
+    )  # fmt: skip
+    if options.figure:
+        _drawn(found, options.figure)
+    said, shown = found.as_dict(), str(found.table())
+    if options.cures:
+        cures = found.cures()
+        said["cures"] = [dict(zip(cures.columns, row, strict=True)) for row in cures.rows]
+        shown = f"{shown}\n\n{cures}"
+    return said, shown, 1 if found.failed else 0
+
+
 def layouts(options):
     card, headroom = given.card(options)
     if options.written is not None:
@@ -176,13 +197,18 @@ def doctor(options):
 def snapshot(options):
     found = eb.snapshot(options.file)
     if options.figure:
-        with interrupts.importing():  # and matplotlib's C++ makes a ValueError of a Ctrl-C
-            from ..draw import png
-
-            drawn = png(found.main.figure())
-        with files.whole(options.figure) as file:
-            file.write(drawn)
+        _drawn(found.main, options.figure)
     return _said(found)
+
+
+def _drawn(found, name):
+    """Write a value's picture."""
+    with interrupts.importing():  # and matplotlib's C++ makes a ValueError of a Ctrl-C
+        from ..draw import png
+
+        drawn = png(found.figure())
+    with files.whole(name) as file:
+        file.write(drawn)
 
 
 def measure(options):

@@ -55,7 +55,9 @@ class Ordered:
         """A dry run of one shape."""
         self.runs += 1
         trace = self.derivation.again(self.derivation.setup.replace(batch=batch, sequence=sequence))
-        case.add((batch, sequence), _numbered(requests(trace, self.workspace, self.whole)), self._forms(batch, sequence))
+        case.add(
+            (batch, sequence), _numbered(requests(trace, self.workspace, self.whole)), self._forms(batch, sequence)
+        )
 
     def _forms(self, batch, sequence):
         return self.derivation.sizes(batch, sequence)

@@ -137,13 +137,13 @@ def budget(model: Model | Objective, setup: Setup, rounding: int = 1, rank: int 
     return Budget(model, setup, rounding, found.moments, parts, found.phases, found.peak, found.peak_at, host, rank)
 
 
-def shaped(
-    model: Model | Objective, setup: Setup, workspace: int, whole: bool | None = None, rank: int = 0
-) -> Shaped:
+def shaped(model: Model | Objective, setup: Setup, workspace: int, whole: bool | None = None, rank: int = 0) -> Shaped:
     """What a process asks of its allocator. workspace: bytes of each of cuBLAS's; whole: as `Budget.on`'s."""
     setup = _settled(model, setup)
     values = letters(_model(model), setup, rank=rank)
-    return asked_for(course_of(model, setup, rank), values, workspace, made(model, setup) if whole is not False else None)
+    return asked_for(
+        course_of(model, setup, rank), values, workspace, made(model, setup) if whole is not False else None
+    )
 
 
 def heaviest(model, setup: Setup, rounding: int = 1, witness=budget):
