@@ -15,7 +15,10 @@ SETUP = eb.Setup(batch=4, sequence=1024, precision="bf16")
 LENGTHS = [min(1024, int(Random(seed).lognormvariate(5.5, 0.8)) + 1) for seed in range(400)]
 #: Two layers of Llama 3.2 1B, whose logits alone are 500 KB a token.
 LLAMA = eb.model("llama-3.2-1b").replace(layers=2, name="two layers")
-LONG, MIXED = SETUP.replace(sequence=2048), [min(2048, int(Random(seed).lognormvariate(5.8, 0.8)) + 16) for seed in range(160)]
+LONG, MIXED = (
+    SETUP.replace(sequence=2048),
+    [min(2048, int(Random(seed).lognormvariate(5.8, 0.8)) + 16) for seed in range(160)],
+)
 
 
 def shapes(lengths, **said):
@@ -48,7 +51,10 @@ def test_largest_first_and_grouped():
     assert sorted(map(sorted, plain)) == sorted(map(sorted, first))  # the same steps
     assert first[0][0][1] == max(LENGTHS) and all(step[0][1] >= step[1][1] for step in first)
     grouped = [b for (b,) in shapes(LENGTHS, order="grouped", longest=1024)]
-    assert grouped[0][1] == max(LENGTHS) and sum(b * s - t for b, s, t in grouped) < sum(b * s - t for ((b, s, t),) in shapes(LENGTHS, longest=1024)) / 4
+    assert (
+        grouped[0][1] == max(LENGTHS)
+        and sum(b * s - t for b, s, t in grouped) < sum(b * s - t for ((b, s, t),) in shapes(LENGTHS, longest=1024)) / 4
+    )
 
 
 @pytest.mark.parametrize("text", ["7\n9\n9\n", "[7, 9, 9]", "7 1\n9 2\n", '{"7": 1, "9": 2}'])
@@ -79,7 +85,13 @@ def test_what_does_not_go_together(lengths, said, why):
 
 def test_steps_of_one_shape_are_those_of_a_budget():
     """Loops whose gradients or outputs stand between steps too, and micro-batches."""
-    for changes in ({}, {"loop": "torchtitan"}, {"loop": "nanogpt"}, {"accumulation": 3}, {"loop": "trainer", "accumulation": 2}):
+    for changes in (
+        {},
+        {"loop": "torchtitan"},
+        {"loop": "nanogpt"},
+        {"accumulation": 3},
+        {"loop": "trainer", "accumulation": 2},
+    ):
         setup = SETUP.replace(**changes)
         found = eb.epoch(SMALL, setup, [1024] * 4 * 6 * setup.accumulation)
         played = eb.budget(SMALL, setup).on("h100-80gb", steps=6)
@@ -90,7 +102,9 @@ def test_steps_of_one_shape_are_those_of_a_budget():
 
 def test_a_step_that_changes_nothing_is_the_same_again():
     """Played step by step, and where each is known once it leaves the allocator as it found it."""
-    steps = [[Request(1, n), Request(2, 3 * n), Request(1, 0), Request(2, 0)] for n in (2**20, 5 * 2**20, 30 * 2**20)] * 20
+    steps = [
+        [Request(1, n), Request(2, 3 * n), Request(1, 0), Request(2, 0)] for n in (2**20, 5 * 2**20, 30 * 2**20)
+    ] * 20
     known = play_epoch([], [(len(s) and s[0].bytes, lambda s=s: s) for s in steps])
     each = play_epoch([], [(number, lambda s=s: s) for number, s in enumerate(steps)])
     assert (known.reserved, known.allocated, known.kept) == (each.reserved, each.allocated, each.kept)
@@ -152,7 +166,18 @@ def test_a_derivation_s_requests_are_its_dry_runs():
 
 def test_the_command(tmp_path, capsys):
     (tmp_path / "lengths").write_text("\n".join(map(str, LENGTHS[:40])))
-    words = ["epoch", "gpt2", "--lengths", str(tmp_path / "lengths"), "--batch", "4", "--precision", "bf16", "--json", "--cures"]
+    words = [
+        "epoch",
+        "gpt2",
+        "--lengths",
+        str(tmp_path / "lengths"),
+        "--batch",
+        "4",
+        "--precision",
+        "bf16",
+        "--json",
+        "--cures",
+    ]
     assert main([*words, "--gpu", "24GiB", "--figure", str(tmp_path / "steps.png")]) == 0
     said = json.loads(capsys.readouterr().out)
     assert said["reserved"] == max(step["reserved"] for step in said["steps"]) and len(said["steps"]) == 10

@@ -30,8 +30,14 @@ def test_an_epoch_reserves_what_is_played(here, tmp_path, capfd, clear):
     (tmp_path / "batches").write_text(json.dumps([[b.batch, b.sequence] for (b,) in played.steps]))
     words = ["python", str(SCRIPT), str(tmp_path / "sizes"), str(tmp_path / "batches"), str(clear)]
     rehearse_script(words, "h200", steps=0)
-    rows = [[int(word) for word in line.split()[1:]] for line in capfd.readouterr().out.splitlines() if line.startswith("step")]
+    rows = [
+        [int(word) for word in line.split()[1:]]
+        for line in capfd.readouterr().out.splitlines()
+        if line.startswith("step")
+    ]
     reserved, allocated, kept = zip(*rows, strict=True)
     assert list(allocated) == played.played.allocated
-    assert len(rows) == 24 and max(abs(a - b) for a, b in zip(reserved, played.played.reserved, strict=True)) <= 2 * 2**20
+    assert (
+        len(rows) == 24 and max(abs(a - b) for a, b in zip(reserved, played.played.reserved, strict=True)) <= 2 * 2**20
+    )
     assert clear or max(abs(a - b) for a, b in zip(kept, played.played.kept, strict=True)) <= 2 * 2**20
