@@ -1,6 +1,8 @@
 """An epoch of a data set's lengths: the batches that collators make, one allocator that serves them, and what is refused."""
 
 import json
+from itertools import accumulate
+from pathlib import Path
 from random import Random
 
 import pytest
@@ -10,6 +12,7 @@ from everybyte.allocator import Request, play_epoch
 from everybyte.ask.lengths import Collator, Lengths
 from everybyte.command import main
 
+ROOT = Path(__file__).resolve().parents[1]
 SMALL = eb.Model(name="small", layers=2, width=256, heads=4, vocabulary=5003, positions=2048)
 SETUP = eb.Setup(batch=4, sequence=1024, precision="bf16")
 LENGTHS = [min(1024, int(Random(seed).lognormvariate(5.5, 0.8)) + 1) for seed in range(400)]
@@ -184,3 +187,44 @@ def test_the_command(tmp_path, capsys):
     assert said["cures"][0][""] == "as asked" and (tmp_path / "steps.png").read_bytes()[:4] == b"\x89PNG"
     assert main([*words, "--gpu", "2GiB"]) == 1
     assert json.loads(capsys.readouterr().out)["failed"]
+
+
+#: Name of a recorded run -> how many of its 150 steps reserve what is played, what it was told, the most bytes between them.
+RECORDED = {
+    "random": (150, {}, 0),
+    "random, rounded": (150, {"configuration": "roundup_power2_divisions:8"}, 0),
+    "largest first": (149, {}, 2 * 2**20),  # a small segment, for what kernels take for themselves
+    "random, expandable": (145, {"configuration": "expandable_segments:True"}, 20 * 2**20),  # a page
+    "random, emptied": (0, {"clear": 10}, 4 * 2**20),
+}
+
+
+@pytest.mark.sampled(2)
+@pytest.mark.parametrize("name", RECORDED)
+def test_an_h200_reserved_what_is_played(name):
+    """`tools/beside/scripts/epoch.py` on an H200: a Llama of three layers, 150 batches of 4 sequences of 16 to 4,096 tokens."""
+    equal, said, most = RECORDED[name]
+    draw = Random(0)
+    lengths = [max(16, min(4096, int(draw.lognormvariate(6.0, 0.8)))) for _ in range(600)]
+    if name == "largest first":
+        longest = [max(lengths[i : i + 4]) for i in range(0, 600, 4)]
+        longest.insert(0, longest.pop(longest.index(max(longest))))
+        lengths = [one for one in longest for _ in range(4)]
+    model = LLAMA.replace(
+        layers=3,
+        width=1024,
+        ffn_width=2816,
+        heads=16,
+        kv_heads=4,
+        head_width=64,
+        vocabulary=32_003,
+        embedding_width=1024,
+        tied=False,
+    )
+    played = eb.epoch(
+        model, eb.Setup(batch=4, sequence=4096, precision="bf16"), lengths, order="given", gpu="h200", **said
+    ).played
+    lines = (ROOT / "labs/records/scripts/h200.jsonl").read_text().splitlines()
+    (seen,) = [found["printed"]["FOUND"] for found in map(json.loads, lines) if found["name"] == f"epoch {name}"]
+    apart = [abs(step[2] - most) for step, most in zip(seen, accumulate(played.reserved, max), strict=True)]
+    assert sum(not difference for difference in apart) >= equal and max(apart) <= most
