@@ -196,6 +196,8 @@ RECORDED = {
     "largest first": (149, {}, 2 * 2**20),  # a small segment, for what kernels take for themselves
     "random, expandable": (145, {"configuration": "expandable_segments:True"}, 20 * 2**20),  # a page
     "random, emptied": (0, {"clear": 10}, 4 * 2**20),
+    # Others ran beside it: the driver had between 110 and 111 GB when the allocator gave back what it kept, in step 147.
+    "sorted": (149, {"headroom": eb.Headroom(other=38_600_000_000)}, 2 * 2**20),
 }
 
 
@@ -210,6 +212,7 @@ def test_an_h200_reserved_what_is_played(name):
         longest = [max(lengths[i : i + 4]) for i in range(0, 600, 4)]
         longest.insert(0, longest.pop(longest.index(max(longest))))
         lengths = [one for one in longest for _ in range(4)]
+    lengths = sorted(lengths) if name == "sorted" else lengths
     model = LLAMA.replace(
         layers=3,
         width=1024,
