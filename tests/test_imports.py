@@ -13,7 +13,7 @@ PACKAGE = Path(__file__).resolve().parents[1] / "src" / "everybyte"
 
 GROUND = {"common", "units"}
 #: What a step is, and what is asked for.
-ASKED = {"ask.choices", "ask.mesh", "ask.objectives", "ask.schedules", "ask.setup"}
+ASKED = {"ask.choices", "ask.lengths", "ask.mesh", "ask.objectives", "ask.schedules", "ask.setup"}
 STATED = GROUND | {"step", "catalog", "rules"} | ASKED
 FORMULAS = STATED | {"theory", "formulas"}
 BUDGET = FORMULAS | {"theory.budget", "allocator"}
@@ -29,6 +29,7 @@ ANSWERS = {
         "alignment",
         "comparison",
         "diagnosis",
+        "epochs",
         "explanation",
         "leaking",
         "machine",
@@ -56,6 +57,7 @@ MAY = {
     "ask.mesh": GROUND | {"ask.schedules"},
     "ask.schedules": GROUND,
     "ask.choices": GROUND,
+    "ask.lengths": GROUND,
     "rules": GROUND | {"catalog", "ask.choices", "ask.mesh", "ask.schedules"},
     "ask.setup": GROUND | {"catalog", "rules", "ask.choices", "ask.mesh"},
     "ask.objectives": GROUND | {"catalog", "rules", "ask.mesh", "ask.setup"},
@@ -75,6 +77,7 @@ MAY = {
     "answers.fit": BUDGET | {"derivation", "answers.headroom", "answers.plan"},
     "answers.own": STATED | PLANNING | {"theory.budget", "derivation", "deriving", "allocator"},
     "answers.alignment": STATED | {"theory", "theory.budget", "answers.headroom", "answers.serving", "answers.work"},
+    "answers.epochs": BUDGET | {"derivation", "deriving", "draw", "answers.headroom"},
     "answers.leaking": GROUND,
     "answers.machine": GROUND,
     "answers.monitoring": STATED | {"evidence", "draw", "answers.leaking", "answers.diagnosis"},
@@ -95,7 +98,7 @@ MAY = {
     "dryrun": COUNTED | {"allocator"},
     "lab": COUNTED,
     "derivation": STATED | {"draw"},  # a formula, whoever derived it
-    "deriving": COUNTED | {"dryrun", "derivation"},
+    "deriving": COUNTED | {"allocator", "dryrun", "derivation"},
     "rehearsal": COUNTED | {"lab", "evidence"},
     "published": BUDGET
     | COUNTED

@@ -31,9 +31,11 @@ if TYPE_CHECKING:  # what editors and type checkers see of the names that are fe
     from .answers.comparison import Comparison, compare
     from .answers.diagnosis import Diagnosis, doctor
     from .answers.explanation import Explanation, explain
+    from .answers.epochs import Epoch, epoch
     from .answers.leaking import Leaks, leaks
     from .answers.monitoring import Monitor
     from .answers.serving import Serving, serve
+    from .ask.lengths import Lengths
     from .derivation import Derivation
     from .deriving import derive
     from .dryrun import Trace, dry_run
@@ -55,6 +57,7 @@ _HOME |= {
     "Snapshot": "evidence",
     "snapshot": "evidence",
 }
+_HOME |= {"Epoch": "answers.epochs", "epoch": "answers.epochs", "Lengths": "ask.lengths"}
 _HOME |= {"Leaks": "answers.leaking", "leaks": "answers.leaking", "Monitor": "answers.monitoring"}
 _HOME |= {"Explanation": "answers.explanation", "explain": "answers.explanation"}
 _HOME |= {"Settled": "published.settling", "settle": "published.settling"}

@@ -133,6 +133,27 @@ def fit(options):
     return said, f"{found}\n\n{switches.show(rungs)}", 0 if switches.best else 1
 
 
+def epoch(options):
+    subject, setup, batch = given.subject(options)
+    if sizes := given.sizes(options):
+        with given.torch("epoch"):
+            subject, batch = eb.derive(subject, setup, batch).fixed(**sizes), None
+    pad_to = options.pad_to[0] if len(options.pad_to) == 1 else options.pad_to
+    found = eb.epoch(
+        subject, setup, options.lengths, options.collate, options.order, options.gpu, tokens=options.tokens, pad_to=pad_to,
+        seed=options.seed, clear=options.clear, most=options.most, configuration=options.conf or "", headroom=given.headroom(options),
+        batch=batch,
+    )  # fmt: skip
+    if options.figure:
+        _drawn(found, options.figure)
+    said, shown = found.as_dict(), str(found.table())
+    if options.cures:
+        cures = found.cures()
+        said["cures"] = [dict(zip(cures.columns, row, strict=True)) for row in cures.rows]
+        shown = f"{shown}\n\n{cures}"
+    return said, shown, 1 if found.failed else 0
+
+
 def layouts(options):
     card, headroom = given.card(options)
     if options.written is not None:
@@ -176,19 +197,8 @@ def doctor(options):
 
 def snapshot(options):
     found = eb.snapshot(options.file)
-    _draw(found.main, options.figure)
+    _drawn(found.main, options.figure)
     return _said(found)
-
-
-def _draw(found, path):
-    """Write the picture of a value, where a path is given."""
-    if path:
-        with interrupts.importing():  # and matplotlib's C++ makes a ValueError of a Ctrl-C
-            from ..draw import png
-
-            drawn = png(found.figure())
-        with files.whole(path) as file:
-            file.write(drawn)
 
 
 def explain(options):
@@ -199,8 +209,19 @@ def explain(options):
         predicted = given.told(options, Path(options.predicted))
     seen = given.evidence("-", "explain.seen") if options.seen == "-" else Path(options.seen)
     found = eb.explain(predicted, seen)
-    _draw(found, options.figure)
+    _drawn(found, options.figure)
     return _said(found)
+
+
+def _drawn(found, path):
+    """Write a value's picture, where a path is given."""
+    if path:
+        with interrupts.importing():  # and matplotlib's C++ makes a ValueError of a Ctrl-C
+            from ..draw import png
+
+            drawn = png(found.figure())
+        with files.whole(path) as file:
+            file.write(drawn)
 
 
 def measure(options):

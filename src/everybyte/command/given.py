@@ -98,14 +98,18 @@ def size(option: str, said: Any) -> int:
         raise ValueError(f"{option}: {error}") from None
 
 
+def headroom(options: Namespace) -> Headroom:
+    """What is kept free of a GPU."""
+    return Headroom(**{f.name: size(f"--keep-{f.name}", getattr(options, f"keep_{f.name}")) for f in fields(Headroom)})
+
+
 def card(options: Namespace) -> tuple[Gpu | str, Headroom]:
     """(GPU, its headroom) of a command that needs a GPU."""
-    kept = {f.name: size(f"--keep-{f.name}", getattr(options, f"keep_{f.name}")) for f in fields(Headroom)}
-    headroom = Headroom(**kept)
+    kept = headroom(options)
     if (options.gpu is None) == (options.memory is None):
         allowed = "one of them, a name from `everybyte gpus` or a size as 24GiB"
         raise ValueError(f"{options.command}: --gpu and --memory; allowed: {allowed}")
-    return options.gpu or Gpu(memory=size("--memory", options.memory)), headroom
+    return options.gpu or Gpu(memory=size("--memory", options.memory)), kept
 
 
 def asked(options: Namespace, *names: str) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from ..answers.fit import VARY
 from ..answers.headroom import EXPANDABLE, Headroom
 from ..answers.serving import CACHE_TYPES, CACHES, WEIGHTS
 from ..ask.choices import CHOICES, LIMITS, LOOPS, OWNED
+from ..ask.lengths import COLLATORS, ORDERS
 from ..ask.mesh import Mesh
 from ..ask.objectives import REFERENCES
 from ..ask.setup import Lora, Setup
@@ -30,7 +31,7 @@ STATUSES = {int(status): said for status, said in SAID["statuses"].items()}
 #: Option, or field of a setup -> its allowed words, for the help and for completion.
 ALLOWED: dict[str, tuple[str, ...]] = dict(CHOICES) | {
     "method": tuple(MODELS), "vary": VARY, "reference": REFERENCES, "cache": CACHES, "cache_dtype": tuple(CACHE_TYPES),
-    "weights": WEIGHTS, "shell": SHELLS, "code": CODES, "conf": (EXPANDABLE,),
+    "weights": WEIGHTS, "shell": SHELLS, "collate": tuple(COLLATORS), "order": tuple(ORDERS), "code": CODES, "conf": (EXPANDABLE,),
 }  # fmt: skip
 
 
