@@ -144,8 +144,7 @@ def epoch(options):
         seed=options.seed, clear=options.clear, most=options.most, configuration=options.conf or "", headroom=given.headroom(options),
         batch=batch,
     )  # fmt: skip
-    if options.figure:
-        _drawn(found, options.figure)
+    _drawn(found, options.figure)
     said, shown = found.as_dict(), str(found.table())
     if options.cures:
         cures = found.cures()
