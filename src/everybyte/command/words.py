@@ -43,7 +43,7 @@ class _Parser(argparse.ArgumentParser):
 def read(arguments: Sequence[str]) -> argparse.Namespace:
     """The options of the command in some words. Raise ValueError for an unknown word."""
     arguments, script = list(arguments), []
-    if arguments[:1] == ["rehearse"] and "--" in arguments:
+    if arguments[:1] in (["rehearse"], ["doctor"]) and "--" in arguments:
         place = arguments.index("--")
         arguments, script = arguments[:place], arguments[place + 1 :]
     whole, commands = parsers()
@@ -57,7 +57,7 @@ def read(arguments: Sequence[str]) -> argparse.Namespace:
             f"{checks.shown(first)} before the command; allowed: --help, --version; a command's own options stand after it"
         )
     options, unknown = whole.parse_known_args(arguments)
-    if options.command == "rehearse":
+    if options.command in ("rehearse", "doctor"):
         options.script = script
     if unknown:
         _refuse(commands[options.command], options.command, arguments[1:], unknown[0], script)
