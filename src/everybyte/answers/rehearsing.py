@@ -36,7 +36,7 @@ def rehearsed(
     Raises:
         ValueError: for neither a command nor a model, or both; and as `eb.rehearse`.
     """
-    if bool(command) == (model is not None and setup is not None):
+    if bool(command) == (model is not None):
         raise ValueError(
             "doctor.rehearse: a script and a model, or neither; allowed: -- python train.py ..., or a model and its setup"
         )
