@@ -184,14 +184,28 @@ def align(options):
 
 def doctor(options):
     setup = given.setup(options) if options.model else None
-    changed = [f.name for f in fields(Setup) if getattr(options, f.name) != f.default]
+    scripts = ("gpus",) if options.script else ()  # how many the script uses
+    changed = [f.name for f in fields(Setup) if getattr(options, f.name) != f.default and f.name not in scripts]
     if changed and not options.model:
         option = f"--{changed[0].replace('_', '-')}"
         raise ValueError(f"doctor: {option} without a model; allowed: a name from `everybyte models` after the file")
     evidence = given.evidence(options.file)
     said = eb.snapshot(evidence) if evidence[:1] == b"\x80" else evidence.decode(errors="replace")
     ran = eb.model(options.model) if options.model else None
-    return _said(eb.doctor(said, ran, setup, options.gpu, options.conf))
+    if options.script and not options.rehearse:
+        raise ValueError("doctor: a script without --rehearse; allowed: doctor FILE --rehearse -- python train.py ...")
+    found = eb.doctor(said, ran, setup, options.gpu, options.conf)
+    if options.rehearse:
+        from ..answers.rehearsing import rehearsed
+
+        asked = {
+            "memory": given.size("--memory", options.memory),
+            "gpus": options.gpus,
+            "steps": options.steps,
+            "say": terminal.note,
+        }
+        found = rehearsed(found, options.gpu, options.script, ran, setup, **asked)
+    return _said(found)
 
 
 def snapshot(options):

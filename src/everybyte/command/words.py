@@ -25,7 +25,7 @@ from .completion import SHELLS
 #: `words.toml`: commands, groups of arguments, and the command's other texts.
 SAID = files.toml(__package__, "words.toml")
 #: Commands that take a script and its arguments after `--`.
-SCRIPTED = ("rehearse", "diff", "bisect")
+SCRIPTED = ("rehearse", "diff", "bisect", "doctor")
 #: Exit status -> when it is returned.
 STATUSES = {int(status): said for status, said in SAID["statuses"].items()}
 #: Option, or field of a setup -> its allowed words, for the help and for completion.
