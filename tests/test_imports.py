@@ -24,7 +24,17 @@ DRAW = BUDGET | {"draw"}
 COUNTED = STATED | {"reference"}
 ANSWERS = {
     f"answers.{name}"
-    for name in ("alignment", "comparison", "diagnosis", "leaking", "machine", "monitoring", "own", "serving")
+    for name in (
+        "alignment",
+        "comparison",
+        "diagnosis",
+        "leaking",
+        "machine",
+        "monitoring",
+        "own",
+        "scripts",
+        "serving",
+    )
 }
 EVERYTHING = (
     DRAW
@@ -62,6 +72,7 @@ MAY = {
     "answers.own": STATED | PLANNING | {"theory.budget", "derivation", "deriving", "allocator"},
     "answers.alignment": STATED | {"theory", "theory.budget", "answers.headroom", "answers.serving", "answers.work"},
     "answers.leaking": GROUND,
+    "answers.scripts": STATED | {"answers.headroom", "rehearsal"},
     "answers.machine": GROUND,
     "answers.monitoring": STATED | {"evidence", "draw", "answers.leaking", "answers.diagnosis"},
     "answers.diagnosis": BUDGET | PLANNING | {"evidence"},

@@ -32,6 +32,7 @@ if TYPE_CHECKING:  # what editors and type checkers see of the names that are fe
     from .answers.diagnosis import Diagnosis, doctor
     from .answers.leaking import Leaks, leaks
     from .answers.monitoring import Monitor
+    from .answers.scripts import Largest, Tried, largest, tried
     from .answers.serving import Serving, serve
     from .derivation import Derivation
     from .deriving import derive
@@ -55,6 +56,7 @@ _HOME |= {
     "snapshot": "evidence",
 }
 _HOME |= {"Leaks": "answers.leaking", "leaks": "answers.leaking", "Monitor": "answers.monitoring"}
+_HOME |= dict.fromkeys(("Largest", "Tried", "largest", "tried"), "answers.scripts")
 _HOME |= {"Settled": "published.settling", "settle": "published.settling"}
 #: Modules that are reached as `everybyte.draw`: they load matplotlib, ipywidgets or nothing when they are first used.
 _MODULES = ("allocator", "draw", "explore", "units")
