@@ -24,22 +24,10 @@ DRAW = BUDGET | {"draw"}
 COUNTED = STATED | {"reference"}
 ANSWERS = {
     f"answers.{name}"
-    for name in (
-        "advice",
-        "alignment",
-        "comparison",
-        "diagnosis",
-        "epochs",
-        "explanation",
-        "leaking",
-        "machine",
-        "monitoring",
-        "own",
-        "recorded",
-        "rehearsing",
-        "serving",
-        "sides",
-    )  # fmt: skip
+    for name in """
+        advice alignment comparison diagnosis epochs explanation leaking machine monitoring
+        own recorded rehearsing scripts serving sides
+    """.split()
 }
 EVERYTHING = (
     DRAW
@@ -79,6 +67,7 @@ MAY = {
     "answers.alignment": STATED | {"theory", "theory.budget", "answers.headroom", "answers.serving", "answers.work"},
     "answers.epochs": BUDGET | {"derivation", "deriving", "draw", "answers.headroom"},
     "answers.leaking": GROUND,
+    "answers.scripts": STATED | {"answers.headroom", "rehearsal"},
     "answers.machine": GROUND,
     "answers.monitoring": STATED | {"evidence", "draw", "answers.leaking", "answers.diagnosis"},
     "answers.advice": BUDGET | PLANNING | {"evidence"},

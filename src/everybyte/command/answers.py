@@ -24,7 +24,9 @@ def _said(found, shown=None, yes=True):
 
 def completion(options):
     checks.one_of("completion", "shell", options.shell, shells.SHELLS)
-    taken = shells.words(words.parsers()[1], words.ALLOWED | {"model": eb.models(), "predicted": eb.models(), "gpu": eb.gpus()})
+    taken = shells.words(
+        words.parsers()[1], words.ALLOWED | {"model": eb.models(), "predicted": eb.models(), "gpu": eb.gpus()}
+    )
     text = shells.script(options.shell, taken, {name: said["help"] for name, said in words.SAID["commands"].items()})
     return {"shell": options.shell, "script": text}, text, 0
 
@@ -268,11 +270,36 @@ def rehearse(options):
         terminal.note("This machine has a GPU: `everybyte measure` says more than a rehearsal.")
     if again or options.grid:
         return _grid(options, again, folder)
-    found = rehearsal.rehearse_script(
-        options.script, options.gpu, gpus=options.gpus, alone=options.alone, steps=options.steps, folder=folder,
-        memory=given.size("--memory", options.memory), rows=_share(options.rows), routing=options.routing, streams=options.streams, padded=options.padded, snapshot=options.snapshot, quiet=options.json,
-    )  # fmt: skip
-    return found.as_dict(), found, 128 - found.status if found.status < 0 else found.status  # of a signal, a shell's
+    return _script(options, folder)
+
+
+#: Options of `rehearse` that are about one rehearsal of a script.
+_OF_ONE = ("snapshot", "timeline", "explore", "quiet")
+
+
+def _script(options, folder):
+    """Rehearse a script once; or often, for its largest value or what its switches save."""
+    from ..answers import scripts
+    from ..rehearsal import rehearse_script
+
+    asked = {
+        "gpus": options.gpus, "alone": options.alone, "steps": options.steps, "folder": folder, "memory": given.size("--memory", options.memory),
+        "rows": _share(options.rows), "routing": options.routing, "streams": options.streams, "padded": options.padded,
+    }  # fmt: skip
+    many = [name for name in ("largest", "tries") if getattr(options, name)]
+    if many and (one := [name for name in _OF_ONE if getattr(options, name)]) or len(many) > 1:
+        both = f"--{'try' if many[0] == 'tries' else many[0]} with --{one[0] if one else 'try'}"
+        raise ValueError(f"rehearse: {both}; allowed: one of --largest and --try, without --{', --'.join(_OF_ONE)}")
+    if options.largest:
+        found = scripts.largest(options.script, *given.span("--largest", options.largest), options.gpu, **asked)
+        return _said(found, yes=found.fits)
+    if options.tries:
+        return _said(scripts.tried(options.script, dict(map(scripts.Switch.read, options.tries)), options.gpu, **asked))
+    found = rehearse_script(
+        options.script, options.gpu, snapshot=options.snapshot, quiet=options.json, hidden=options.quiet, **asked
+    )
+    status = 128 - found.status if found.status < 0 else found.status  # of a signal, a shell's
+    return found.as_dict(), found.table() if options.quiet else found, status
 
 
 def _environment(options):
