@@ -81,7 +81,9 @@ FIGURES = {
         {f"way {i}": [[(10, 3.0), (20, None), (30, 2.5)]] * 2 for i in range(8)}, "steps", "prose"
     ),
     "waterfall": lambda: draw.waterfall(GAP),
-    "waterfall, one": lambda: draw.waterfall(Explanation(2 * GIB, GIB, ("a budget", "its own"), "tensors", GAP.rows[:1])),
+    "waterfall, one": lambda: draw.waterfall(
+        Explanation(2 * GIB, GIB, ("a budget", "its own"), "tensors", GAP.rows[:1])
+    ),
     "timeline, capacity": lambda: draw.timeline(TRACE, "GPT-2", capacity=8 * GIB),
 }
 

@@ -67,7 +67,7 @@ def recorded(memory: Memory, model: Model | None, setup: Setup | None, card: Gpu
     causes, account = _causes(seen), sorted(memory.parts(seen.event).items(), key=lambda pair: -pair[1])
     findings = [_first(seen, causes[0].cause), *_at_the_peak(seen, account), *_kept(memory)]
     advice = _advice(seen, causes[0].cause, account)
-    if model is not None and card is not None:
+    if model is not None and setup is not None and card is not None:
         advice += switches(model, setup, card, Headroom())
     caveats = ["what lies outside of PyTorch's allocator"]
     caveats += (

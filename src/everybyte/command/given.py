@@ -98,14 +98,29 @@ def size(option: str, said: Any) -> int:
         raise ValueError(f"{option}: {error}") from None
 
 
+def headroom(options: Namespace) -> Headroom:
+    """What is kept free of a GPU."""
+    return Headroom(**{f.name: size(f"--keep-{f.name}", getattr(options, f"keep_{f.name}")) for f in fields(Headroom)})
+
+
+def span(option: str, said: str) -> tuple[str, range]:
+    """(name, numbers) of NAME=A:B or NAME=A:B:STEP, both ends among them."""
+    name, _, ends = said.partition("=")
+    numbers = [number for number in map(checks.natural, ends.split(":")) if number is not None]
+    right = len(numbers) == ends.count(":") + 1 in (2, 3) and numbers[0] <= numbers[1] and 0 not in numbers[2:]
+    if not name.isidentifier() or not right:
+        raise ValueError(f"{option}: {checks.shown(said)}; allowed: NAME=A:B or NAME=A:B:STEP, as batch=1:64")
+    first, last, *step = numbers
+    return name, range(first, last + 1, *step)
+
+
 def card(options: Namespace) -> tuple[Gpu | str, Headroom]:
     """(GPU, its headroom) of a command that needs a GPU."""
-    kept = {f.name: size(f"--keep-{f.name}", getattr(options, f"keep_{f.name}")) for f in fields(Headroom)}
-    headroom = Headroom(**kept)
+    kept = headroom(options)
     if (options.gpu is None) == (options.memory is None):
         allowed = "one of them, a name from `everybyte gpus` or a size as 24GiB"
         raise ValueError(f"{options.command}: --gpu and --memory; allowed: {allowed}")
-    return options.gpu or Gpu(memory=size("--memory", options.memory)), headroom
+    return options.gpu or Gpu(memory=size("--memory", options.memory)), kept
 
 
 def asked(options: Namespace, *names: str) -> dict[str, Any]:

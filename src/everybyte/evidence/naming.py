@@ -156,6 +156,10 @@ class Names:
             self._known[id(frames)] = where(frames), part(frames), outer
         return self._known[id(frames)]
 
+    def _named(self, frames):
+        line, what, _ = self._of(frames)
+        return Made(line, what, frames)
+
     def _lives(self):
         """{number of the event that allocates: of the one that frees}."""
         found, live = {}, {}
@@ -189,7 +193,7 @@ class Names:
 
     def _standing(self, size, frames):
         if frames:
-            return Made(*self._of(frames)[:2], frames)
+            return self._named(frames)
         return Made(RECORDED, "workspace" if size == BEFORE_HOPPER else "before")
 
     def of(self, number: int) -> Made:
@@ -198,7 +202,7 @@ class Names:
         if frames and (named := workspace(frames)) or number in self.scratch:
             return Made(named if frames and named else "cuBLAS's workspace", "workspace", frames)
         if frames and any(_PYTHON.search(_file(f)) for f in frames):
-            return Made(*self._of(frames)[:2], frames)
+            return self._named(frames)
         if not self.ours:  # nobody's frames were recorded
             return Made("no frames were recorded", "other", frames)
         following = bisect_right(self.ours, number)

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from ..allocator import STEPS, Reserved, Settings, play
+from ..allocator import STEPS, Reserved, Settings, Shaped, play
 from ..ask.objectives import Objective, Scorer
 from ..ask.schedules import ONE_STAGE
 from ..ask.setup import Setup
@@ -118,10 +118,7 @@ class Budget(Witness):
     def _asked(self, workspace, whole):
         """What a process asks of its allocator, whatever that makes of it."""
         if (workspace, whole) not in self._requests:
-            course = course_of(self.model, self.setup, self.rank)
-            values = letters(_model(self.model), self.setup, rank=self.rank)
-            beginning = made(self.model, self.setup) if whole is not False else None
-            self._requests[workspace, whole] = asked_for(course, values, workspace, beginning)
+            self._requests[workspace, whole] = shaped(self.model, self.setup, workspace, whole, self.rank).requests
         return self._requests[workspace, whole]
 
     @cached_property
@@ -147,6 +144,15 @@ def budget(model: Model | Objective, setup: Setup, rounding: int = 1, rank: int 
     found = course.budget(letters(_model(model), setup, rounding, rank), rounding)
     host, parts = course.host(letters(_model(model), setup, rank=rank)), found.parts | {"workspace": 0}
     return Budget(model, setup, rounding, found.moments, parts, found.phases, found.peak, found.peak_at, host, rank)
+
+
+def shaped(model: Model | Objective, setup: Setup, workspace: int, whole: bool | None = None, rank: int = 0) -> Shaped:
+    """What a process asks of its allocator. workspace: bytes of each of cuBLAS's; whole: as `Budget.on`'s."""
+    setup = _settled(model, setup)
+    values = letters(_model(model), setup, rank=rank)
+    return asked_for(
+        course_of(model, setup, rank), values, workspace, made(model, setup) if whole is not False else None
+    )
 
 
 def heaviest(model, setup: Setup, rounding: int = 1, witness=budget):
