@@ -275,13 +275,19 @@ def _of_script(said):
         of = _of_memory(found.devices.get(device["device"], found.main), who)
         later = device["reserved"] - of.bytes("reserved")
         return replace(of, around=(*of.around, Around("reserved", "later", _LATER, later)))
-    blocks = []
-    for held in (device["peak"] or {}).get("held", ()):
-        label = _where(held["line"], held["inner"]) or NO_FRAME
-        blocks.append(
-            Block(held["bytes"], "other", label, held["tensors"], held["line"] != "everything else", label != NO_FRAME)
-        )
+    blocks = [_held(row) for row in (device["peak"] or {}).get("held", ())]
     return Side(who, tuple(blocks), _counted(device["requested"], device["allocated"], device["reserved"]), "reserved")
+
+
+def _held(row):
+    """A row of what a report says was held: the tensors of a line, or of a node of backward and the line that made the node."""
+    label = _where(row["line"] or row.get("forward"), row["inner"])
+    if row.get("node"):
+        label = f"{row['node']}{f' of {label}' if label else ''}, in backward"
+    told = row["line"] != history.REST
+    return Block(
+        row["bytes"], "backward" if row.get("node") else "other", label or NO_FRAME, row["tensors"], told, bool(label)
+    )
 
 
 _LATER = "reserved at another moment than the peak's"
