@@ -137,7 +137,7 @@ def test_a_place_that_both_know_is_one_term():
         "inner": None,
         "node": "MulBackward0",
         "tensors": 1,
-        "bytes": 1024,
+        "bytes": 2048,
     }
     held = script(("train.py:9", 1, 512), requested=2560)
     held["processes"][0]["devices"][0]["peak"]["held"].append(node)
