@@ -71,9 +71,11 @@ def requests(course, values, workspace: int, whole: Made | None = None) -> Reque
     asking.take(late, states)
     step, marks = asking.step()
     updated = marks.pop("updated")
-    first = [*step[:updated], *states, *step[updated:]]
-    for key, place in sorted(enumerate(marks.values(), 1), key=lambda pair: -pair[1]):
-        first.insert(place, Request(-key, workspace))
+    made = asking.made(states) if asking.moves else [(updated, states)]
+    made += [(place, [Request(-key, workspace)]) for key, place in enumerate(marks.values(), 1)]
+    first = list(step)
+    for place, more in sorted(made, key=lambda pair: -pair[0]):
+        first[place:place] = more
     return Requests(beginning, first, step if _closed(step) else asking.step()[0])
 
 
@@ -95,6 +97,16 @@ class _Asking:
         self._alive: set[int] = set()
         self._sizes: dict[int, int] = {}  # of every tensor that was taken
         self._count = 0
+        #: Of the last step: where a weight's own optimizer is at work, its states' bytes, the stream.
+        self.moves: list[tuple] = []
+
+    def made(self, states):
+        """(place, requests) of the states of each optimizer that has one weight, in the order in which backward calls them."""
+        left: dict = {}
+        for request in states:
+            left.setdefault(request.bytes, []).append(request.key)
+        asked = [(place, size, stream) for place, sizes, stream in self.moves for size in sizes]
+        return [(place, [Request(left[size].pop(0), size, stream)]) for place, size, stream in reversed(asked)]
 
     def beginning(self, pieces, whole):
         """The weights, made and then as they stay, and what else stands before the first step."""
@@ -185,12 +197,15 @@ class _Asking:
     def step(self):
         """(requests, {phase: place after its first product, `updated`: where the optimizer's own step begins}); at its end goes what no
         operation frees and the next step does not begin with: gradients."""
-        out, places, start, stood = [], {}, self._count, self._standing()
+        out, places, start, stood, self.moves = [], {}, self._count, self._standing(), []
         for operation, turns in self.operations:
             before = self._count
             self.take(operation.taken, out, turns, operation.stream)
             if operation.kernel[:1] == ("product",) and operation.phase in THREADS:
                 places.setdefault(operation.phase, len(out))
+            if operation.kernel[:1] == ("moved",):
+                sizes = [self.reading.amounts.number(size) for size in operation.kernel[1:]]
+                self.moves.append((len(out), sizes, operation.stream))
             if operation.name == "after_backward" or operation.kind == "prepared":
                 places["updated"] = len(out)
             for piece in operation.freed:
