@@ -19,6 +19,8 @@ from .. import __version__
 from ..common import checks, refusals
 from . import answers, words
 
+#: Of the schemas, here and in schemas.json.
+DIALECT = "https://json-schema.org/draft/2020-12/schema"
 #: Tool -> what it is told beside the command's help. Each is a command.
 TOOLS = {
     "models": "Names for `model`.",
