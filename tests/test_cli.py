@@ -150,6 +150,7 @@ def test_every_option_reaches_the_setup(capsys):
         "offload",
         "buckets",
         "no_sync",
+        "optimizer_in_backward",
         *vars(LOOPS["plain"]),
         "loop",
     }

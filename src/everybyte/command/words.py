@@ -15,6 +15,7 @@ from ..answers.fit import VARY
 from ..answers.headroom import EXPANDABLE, Headroom
 from ..answers.serving import CACHE_TYPES, CACHES, WEIGHTS
 from ..ask.choices import CHOICES, LIMITS, LOOPS, OWNED
+from ..ask.lengths import COLLATORS, ORDERS
 from ..ask.mesh import Mesh
 from ..ask.objectives import REFERENCES
 from ..ask.setup import Lora, Setup
@@ -25,7 +26,7 @@ from .completion import SHELLS
 #: `words.toml`: commands, groups of arguments, and the command's other texts.
 SAID = files.toml(__package__, "words.toml")
 #: Commands that take a script and its arguments after `--`.
-SCRIPTED = ("rehearse", "diff", "bisect")
+SCRIPTED = ("rehearse", "diff", "bisect", "doctor")
 #: Command -> the JSON Schema of its answer, as tools/schemas.py writes them.
 SCHEMAS: dict[str, dict[str, Any]] = files.parsed(resources.files(__package__).joinpath("schemas.json").read_bytes())
 #: Exit status -> when it is returned.
@@ -33,7 +34,7 @@ STATUSES = {int(status): said for status, said in SAID["statuses"].items()}
 #: Option, or field of a setup -> its allowed words, for the help and for completion.
 ALLOWED: dict[str, tuple[str, ...]] = dict(CHOICES) | {
     "method": tuple(MODELS), "vary": VARY, "reference": REFERENCES, "cache": CACHES, "cache_dtype": tuple(CACHE_TYPES),
-    "weights": WEIGHTS, "answer": tuple(SCHEMAS), "shell": SHELLS, "code": CODES, "conf": (EXPANDABLE,),
+    "weights": WEIGHTS, "answer": tuple(SCHEMAS), "shell": SHELLS, "collate": tuple(COLLATORS), "order": tuple(ORDERS), "code": CODES, "conf": (EXPANDABLE,),
 }  # fmt: skip
 
 
