@@ -13,7 +13,7 @@ OTHERS = {
     "models": "", "gpus": "", "formulas": "", "budget": "gpt2-medium --batch 2 --adapters rank=4 --loop trainer", "fit": "gpt2-medium --gpu rtx-4090 --precision bf16-mixed",
     "layouts": "gpt2-xl --gpus 2 --gpu rtx-4090 --most 3", "serve": "gpt2-xl --gpu rtx-4090 --cache paged --context 900", "align": "dpo gpt2-medium --batch 2",
     "dry-run": "gpt2 --batch 2 --sequence 4 --adapters rank=4", "compare": "gpt2 --batch 2 --sequence 4", "derive": "gpt2 --precision fp32",
-    "doctor": "MESSAGE gpt2-medium --gpu rtx-4090", "snapshot": schemas.SNAPSHOT,
+    "doctor": "MESSAGE gpt2-medium --gpu rtx-4090", "snapshot": schemas.SNAPSHOT, "explain": "gpt2-medium --precision bf16-mixed MESSAGE",
 }  # fmt: skip
 
 

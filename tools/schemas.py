@@ -39,6 +39,7 @@ LINES = {
     "derive": ["gpt2 --precision bf16"],
     "doctor": ["MESSAGE", "MESSAGE gpt2 --gpu rtx-4090", "MESSAGE gpt2-xl --batch 64 --gpu rtx-4090", SNAPSHOT],
     "snapshot": [SNAPSHOT],
+    "explain": ["gpt2 --batch 8 MESSAGE", f"gpt2 --batch 2 {SNAPSHOT}"],
 }  # fmt: skip
 #: Fields whose own names are data: letters, parts of memory, models. Their values share a schema.
 #: Commands whose answer is a list of values of a class, and what their rows have besides.
