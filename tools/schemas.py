@@ -23,7 +23,9 @@ ROOT = Path(__file__).resolve().parents[1]
 STORED = ROOT / "src" / "everybyte" / "command" / "schemas.json"
 SNAPSHOT = "src/everybyte/evidence/example/train.pickle"
 OUT = (
-    "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 23.65 GiB of which 1.00 GiB is free."
+    "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 23.65 GiB of which 1.00 GiB is free. "
+    "Including non-PyTorch memory, this process has 22.60 GiB memory in use. Of the allocated memory 21.50 GiB is allocated by PyTorch, "
+    "and 500.00 MiB is reserved by PyTorch but unallocated."
 )
 SHARED = "--gpus 4 --sharding zero3 --offload cpu"
 #: Command -> command lines whose answers show its fields: with several GPUs and with one, where something fits and where nothing does.

@@ -127,7 +127,7 @@ def test_the_headline_names_the_line():
 def test_another_version_is_said():
     change = Change(kept(("a.py:1", 1)), kept(("a.py:1", 2), versions={"torch": "2.12.1", "peft": "0.21"}, gpu="t4"))
     assert change.differs == [
-        "gpu: h200 before, t4 now",
+        "the GPU: h200 before, t4 now",
         "torch: 2.13.0 before, 2.12.1 now",
         "peft: none before, 0.21 now",
     ]

@@ -221,7 +221,8 @@ class Change(Shown):
 
     def _facts(self):
         before, after = self.before, self.after
-        yield from ((name, getattr(before, name), getattr(after, name)) for name in ("of", "witness", "gpu"))
+        names = {"of": "what ran", "witness": "the witness", "gpu": "the GPU"}
+        yield from ((said, getattr(before, name), getattr(after, name)) for name, said in names.items())
         for name in {**before.versions, **after.versions}:
             yield name, before.versions.get(name), after.versions.get(name)
 
