@@ -24,14 +24,17 @@ DRAW = BUDGET | {"draw"}
 COUNTED = STATED | {"reference"}
 ANSWERS = {
     f"answers.{name}"
-    for name in ("alignment", "comparison", "diagnosis", "epochs", "leaking", "machine", "monitoring", "own", "serving")
+    for name in """
+        advice alignment comparison diagnosis epochs explanation leaking machine monitoring
+        own recorded rehearsing scripts serving sides
+    """.split()
 }
 EVERYTHING = (
     DRAW
     | COUNTED
     | PLANNING
     | ANSWERS
-    | {"derivation", "deriving", "dryrun", "evidence", "explore", "lab", "published", "rehearsal", "teach"}
+    | {"derivation", "deriving", "dryrun", "evidence", "explore", "lab", "published", "guard", "rehearsal", "teach"}
 )
 #: Room, or a file of its own rule -> the rooms and files that it may import, besides its own.
 MAY = {
@@ -64,10 +67,16 @@ MAY = {
     "answers.alignment": STATED | {"theory", "theory.budget", "answers.headroom", "answers.serving", "answers.work"},
     "answers.epochs": BUDGET | {"derivation", "deriving", "draw", "answers.headroom"},
     "answers.leaking": GROUND,
+    "answers.scripts": STATED | {"answers.headroom", "rehearsal"},
     "answers.machine": GROUND,
     "answers.monitoring": STATED | {"evidence", "draw", "answers.leaking", "answers.diagnosis"},
-    "answers.diagnosis": BUDGET | PLANNING | {"evidence"},
+    "answers.advice": BUDGET | PLANNING | {"evidence"},
+    "answers.recorded": BUDGET | PLANNING | {"evidence", "answers.advice"},
+    "answers.diagnosis": BUDGET | PLANNING | {"evidence", "answers.advice", "answers.recorded"},
+    "answers.rehearsing": STATED | {"evidence", "rehearsal", "answers.advice", "answers.headroom"},
     "answers.comparison": DRAW | COUNTED | {"dryrun", "lab", "rehearsal"},  # where the two sides meet
+    "answers.sides": BUDGET | {"evidence", "lab", "rehearsal", "answers.comparison"},
+    "answers.explanation": STATED | {"answers.sides", "draw"},
     "evidence": STATED | {"allocator", "draw"},
     "draw": BUDGET,
     "explore": DRAW | PLANNING | {"derivation", "dryrun", "evidence", "answers.serving"},
@@ -83,6 +92,7 @@ MAY = {
     "published": BUDGET
     | COUNTED
     | {"dryrun", "rehearsal", "answers.throughput", "answers.headroom"},  # what others say, against either side
+    "guard": STATED | {"rehearsal"},
     "command": EVERYTHING | {"__init__"},
     "__init__": EVERYTHING,
 }

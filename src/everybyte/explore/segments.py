@@ -278,11 +278,11 @@ def memory_map(memory, most: int = MOMENTS) -> Explorer:
 
 def _row(memory, address, size, inside):
     row, at = [], address
-    for begin, asked, frames in inside:
+    for begin, asked, made in inside:
         if begin > at:
             row.append((begin - at, 0, "", ""))
         block = min(-(-asked // 512) * 512, address + size - begin)
-        row.append((block, min(asked, block), memory.part_of(frames), ""))
+        row.append((block, min(asked, block), made.part, ""))
         at = begin + block
     if at < address + size:
         row.append((address + size - at, 0, "", ""))

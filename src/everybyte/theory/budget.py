@@ -11,11 +11,12 @@ from ..catalog import Gpu, Model
 from ..catalog import gpu as find_gpu
 from ..common import checks
 from ..rules import FORMULA, SCHEDULE, WHOLE, broken, check
-from ..step.witness import Witness
+from ..step.witness import Alive, Witness
 from . import MARKS, PEAKS, letters, place_of, trace
 from .alignment import trace as align
 from .asking import made
 from .asking import requests as asked_for
+from .living import at_peak
 from .pipelines import part_of
 
 __all__ = ["PEAKS", "Budget", "budget", "course_of", "heaviest", "not_derived", "peaks"]
@@ -68,6 +69,14 @@ class Budget(Witness):
     def marks(self) -> dict[str, int]:
         """The end of a phase -> its place in the timeline."""
         return self._course[2]
+
+    def alive(self) -> list[Alive]:
+        """Each tensor that lives at the peak, in the order in which it was made."""
+        every = _model(self.model).period
+        reading = course_of(self.model, self.setup, self.rank).at(
+            letters(_model(self.model), self.setup, self.rounding, self.rank), self.rounding
+        )
+        return at_peak(reading, lambda operation, turns: _owner(operation, turns, self.setup, every))
 
     @cached_property
     def _course(self):

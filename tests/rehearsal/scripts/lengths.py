@@ -30,6 +30,12 @@ def step(batch, sequence):
 for number, (batch, sequence) in enumerate(batches, 1):
     torch.cuda.reset_peak_memory_stats()
     step(batch, sequence)
-    print("step", torch.cuda.max_memory_reserved(), torch.cuda.max_memory_allocated(), torch.cuda.memory_reserved(), flush=True)
+    print(
+        "step",
+        torch.cuda.max_memory_reserved(),
+        torch.cuda.max_memory_allocated(),
+        torch.cuda.memory_reserved(),
+        flush=True,
+    )
     if clear and number % clear == 0:
         torch.cuda.empty_cache()
