@@ -3,6 +3,7 @@
 import json
 from contextlib import nullcontext
 from dataclasses import asdict, fields
+from pathlib import Path
 
 import everybyte as eb
 
@@ -23,7 +24,9 @@ def _said(found, shown=None, yes=True):
 
 def completion(options):
     checks.one_of("completion", "shell", options.shell, shells.SHELLS)
-    taken = shells.words(words.parsers()[1], words.ALLOWED | {"model": eb.models(), "gpu": eb.gpus()})
+    taken = shells.words(
+        words.parsers()[1], words.ALLOWED | {"model": eb.models(), "predicted": eb.models(), "gpu": eb.gpus()}
+    )
     text = shells.script(options.shell, taken, {name: said["help"] for name, said in words.SAID["commands"].items()})
     return {"shell": options.shell, "script": text}, text, 0
 
@@ -132,6 +135,26 @@ def fit(options):
     return said, f"{found}\n\n{switches.show(rungs)}", 0 if switches.best else 1
 
 
+def epoch(options):
+    subject, setup, batch = given.subject(options)
+    if sizes := given.sizes(options):
+        with given.torch("epoch"):
+            subject, batch = eb.derive(subject, setup, batch).fixed(**sizes), None
+    pad_to = options.pad_to[0] if len(options.pad_to) == 1 else options.pad_to
+    found = eb.epoch(
+        subject, setup, options.lengths, options.collate, options.order, options.gpu, tokens=options.tokens, pad_to=pad_to,
+        seed=options.seed, clear=options.clear, most=options.most, configuration=options.conf or "", headroom=given.headroom(options),
+        batch=batch,
+    )  # fmt: skip
+    _drawn(found, options.figure)
+    said, shown = found.as_dict(), str(found.table())
+    if options.cures:
+        cures = found.cures()
+        said["cures"] = [dict(zip(cures.columns, row, strict=True)) for row in cures.rows]
+        shown = f"{shown}\n\n{cures}"
+    return said, shown, 1 if found.failed else 0
+
+
 def layouts(options):
     card, headroom = given.card(options)
     if options.written is not None:
@@ -189,14 +212,31 @@ def doctor(options):
 
 def snapshot(options):
     found = eb.snapshot(options.file)
-    if options.figure:
+    _drawn(found.main, options.figure)
+    return _said(found)
+
+
+def explain(options):
+    if options.predicted in eb.models():
+        options.model = options.predicted
+        predicted = given.configuration(options)
+    else:
+        predicted = given.told(options, Path(options.predicted))
+    seen = given.evidence("-", "explain.seen") if options.seen == "-" else Path(options.seen)
+    found = eb.explain(predicted, seen)
+    _drawn(found, options.figure)
+    return _said(found)
+
+
+def _drawn(found, path):
+    """Write a value's picture, where a path is given."""
+    if path:
         with interrupts.importing():  # and matplotlib's C++ makes a ValueError of a Ctrl-C
             from ..draw import png
 
-            drawn = png(found.main.figure())
-        with files.whole(options.figure) as file:
+            drawn = png(found.figure())
+        with files.whole(path) as file:
             file.write(drawn)
-    return _said(found)
 
 
 def measure(options):
@@ -230,11 +270,36 @@ def rehearse(options):
         terminal.note("This machine has a GPU: `everybyte measure` says more than a rehearsal.")
     if again or options.grid:
         return _grid(options, again, folder)
-    found = rehearsal.rehearse_script(
-        options.script, options.gpu, gpus=options.gpus, alone=options.alone, steps=options.steps, folder=folder,
-        memory=given.size("--memory", options.memory), rows=_share(options.rows), routing=options.routing, streams=options.streams, padded=options.padded, snapshot=options.snapshot, quiet=options.json,
-    )  # fmt: skip
-    return found.as_dict(), found, 128 - found.status if found.status < 0 else found.status  # of a signal, a shell's
+    return _script(options, folder)
+
+
+#: Options of `rehearse` that are about one rehearsal of a script.
+_OF_ONE = ("snapshot", "timeline", "explore", "quiet")
+
+
+def _script(options, folder):
+    """Rehearse a script once; or often, for its largest value or what its switches save."""
+    from ..answers import scripts
+    from ..rehearsal import rehearse_script
+
+    asked = {
+        "gpus": options.gpus, "alone": options.alone, "steps": options.steps, "folder": folder, "memory": given.size("--memory", options.memory),
+        "rows": _share(options.rows), "routing": options.routing, "streams": options.streams, "padded": options.padded,
+    }  # fmt: skip
+    many = [name for name in ("largest", "tries") if getattr(options, name)]
+    if many and (one := [name for name in _OF_ONE if getattr(options, name)]) or len(many) > 1:
+        both = f"--{'try' if many[0] == 'tries' else many[0]} with --{one[0] if one else 'try'}"
+        raise ValueError(f"rehearse: {both}; allowed: one of --largest and --try, without --{', --'.join(_OF_ONE)}")
+    if options.largest:
+        found = scripts.largest(options.script, *given.span("--largest", options.largest), options.gpu, **asked)
+        return _said(found, yes=found.fits)
+    if options.tries:
+        return _said(scripts.tried(options.script, dict(map(scripts.Switch.read, options.tries)), options.gpu, **asked))
+    found = rehearse_script(
+        options.script, options.gpu, snapshot=options.snapshot, quiet=options.json, hidden=options.quiet, **asked
+    )
+    status = 128 - found.status if found.status < 0 else found.status  # of a signal, a shell's
+    return found.as_dict(), found.table() if options.quiet else found, status
 
 
 def _environment(options):
