@@ -45,7 +45,9 @@ def test_a_measured_step_is_what_the_formula_says(number):
         assert m.requested["after_forward"] - m.workspace < budget.phases["after_forward"]
         return
     live = {name: size - m.workspace for name, size in m.requested.items()}
-    if m.learning and live["step"] > budget.phases["step"]:  # clipping's norms, where an optimizer's step takes less than they
+    if (
+        m.learning and live["step"] > budget.phases["step"]
+    ):  # clipping's norms, where an optimizer's step takes less than they
         assert live["step"] - budget.phases["step"] <= NORMS
         live["step"] = budget.phases["step"]
     assert live == {n: budget.phases[n] for n in m.requested}
@@ -93,4 +95,4 @@ def test_a_plan_of_seconds_is_as_far_off_as_it_says():
         for m in there()
         if m.step_ms
     ]
-    assert len(off) == 56 and 0.9 < min(off) and max(off) < 2.6 and 1.2 < median(off) < 1.3
+    assert len(off) == 56 and 0.9 < min(off) and max(off) < 4.0 and 1.3 < median(off) < 1.4

@@ -21,7 +21,11 @@ def phase(name, action):
     torch.cuda.reset_peak_memory_stats()
     value = action()
     stats = torch.cuda.memory_stats()
-    found[name] = [stats["requested_bytes.all.peak"], stats["requested_bytes.all.current"], stats["reserved_bytes.all.peak"]]
+    found[name] = [
+        stats["requested_bytes.all.peak"],
+        stats["requested_bytes.all.current"],
+        stats["reserved_bytes.all.peak"],
+    ]
     return value
 
 
@@ -32,9 +36,20 @@ data = [{"input_ids": row, "labels": row.clone()} for row in rows]
 
 def trainer(**more):
     """Of a new model."""
-    said = {"max_steps": 3, "per_device_train_batch_size": 8, "per_device_eval_batch_size": 8, "bf16": True, "report_to": []}
+    said = {
+        "max_steps": 3,
+        "per_device_train_batch_size": 8,
+        "per_device_eval_batch_size": 8,
+        "bf16": True,
+        "report_to": [],
+    }
     arguments = TrainingArguments(output_dir=sys.argv[1], save_strategy="no", **(said | more))
-    return Trainer(model=LlamaForCausalLM(LlamaConfig(use_cache=False, **FIELDS)), args=arguments, train_dataset=data, eval_dataset=data)
+    return Trainer(
+        model=LlamaForCausalLM(LlamaConfig(use_cache=False, **FIELDS)),
+        args=arguments,
+        train_dataset=data,
+        eval_dataset=data,
+    )
 
 
 one = trainer()
@@ -48,8 +63,8 @@ phase("evaluate, the loss alone", lambda: one.evaluate() and None)
 file = f"{sys.argv[1]}/state.pt"
 phase("save", lambda: torch.save({"model": one.model.state_dict(), "optimizer": one.optimizer.state_dict()}, file))
 loaded = phase("load onto the GPU", lambda: torch.load(file, map_location="cuda"))
-phase("load_state_dict of the model", lambda: one.model.load_state_dict(loaded["model"]) and None)
-phase("load_state_dict of the optimizer", lambda: one.optimizer.load_state_dict(loaded["optimizer"]))
+phase("load_state_dict of the model", lambda there=loaded: one.model.load_state_dict(there["model"]) and None)
+phase("load_state_dict of the optimizer", lambda there=loaded: one.optimizer.load_state_dict(there["optimizer"]))
 del loaded
 phase("and without what was loaded", lambda: None)
 one.model.config.use_cache = True

@@ -41,7 +41,9 @@ for _ in range(3):
     pixels = torch.randn(batch * patches**2, 3 * 2 * 16 * 16, device="cuda")
     grid = torch.tensor([[1, patches, patches]] * batch).cuda()
     ids, kinds = ids.cuda(), (ids == 32000).int().cuda()
-    loss = model(input_ids=ids, pixel_values=pixels, image_grid_thw=grid, mm_token_type_ids=kinds, labels=ids.clone()).loss
+    loss = model(
+        input_ids=ids, pixel_values=pixels, image_grid_thw=grid, mm_token_type_ids=kinds, labels=ids.clone()
+    ).loss
     loss.backward()
     optimizer.step()
     optimizer.zero_grad()

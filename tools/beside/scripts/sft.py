@@ -27,7 +27,10 @@ arguments = SFTConfig(
 
 words_of = {"<pad>": 0, "<unk>": 1, "</s>": 2}
 tokenizer = PreTrainedTokenizerFast(
-    tokenizer_object=Tokenizer(models.WordLevel(words_of, "<unk>")), pad_token="<pad>", unk_token="<unk>", eos_token="</s>"
+    tokenizer_object=Tokenizer(models.WordLevel(words_of, "<unk>")),
+    pad_token="<pad>",
+    unk_token="<unk>",
+    eos_token="</s>",
 )
 trainer = SFTTrainer(
     model=LlamaForCausalLM(config),
