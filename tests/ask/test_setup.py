@@ -41,7 +41,7 @@ GOOD = {
     "loss": ["plain", "chunked", "linear-cross-entropy"],
     "loss_chunks": [8],
     "master_gradients": ["bf16"],
-    "checkpointing": ["none", "full", "every-k", "selective", "operations"],
+    "checkpointing": ["none", "full", "every-k", "selective", "operations", "one-in-k", "second-products"],
     "checkpoint_every": [2],
     "accumulation": [1, 2, 2**20],
     "sharding": ["none", "zero1", "zero2", "zero3"],

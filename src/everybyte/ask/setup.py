@@ -169,8 +169,11 @@ class Setup:
             buffer, or `both`.
         checkpointing: what is not saved and recomputed in backward: `none`; all of each block but its input (`full`),
             or of each segment of `checkpoint_every` blocks (`every-k`); attention, between the projections
-            (`selective`); all of a block but the results of matrix products and attention kernels (`operations`).
-        checkpoint_every: for `every-k`: blocks in a segment; the last one may be shorter.
+            (`selective`); all of a block but the results of matrix products and attention kernels (`operations`). And torchtitan's
+            two that it calls selective: all of the last of each `checkpoint_every` blocks (`one-in-k`); all of each block but
+            attention, reduce-scatters and the first, third, fifth ... matrix product without a bias (`second-products`).
+        checkpoint_every: for `every-k`: blocks in a segment; the last one may be shorter. For `one-in-k`: of how many blocks one is
+            recomputed.
         gpus: how many train one model, each on a batch of its own.
         sharding: what they divide: `none` (DDP, from two GPUs on); the optimizer's states (`zero1`); gradients and
             weights too (FSDP), which stay gathered through backward (`zero2`), or are freed after forward and gathered
@@ -327,6 +330,11 @@ class Setup:
     def segment(self) -> int:
         """Blocks that are checkpointed together, and that backward recomputes together; 0 for none."""
         return {"full": 1, "every-k": self.checkpoint_every}.get(self.checkpointing, 0)
+
+    @property
+    def cycle(self) -> int:
+        """Of how many blocks in a row no two need be checkpointed alike."""
+        return self.checkpoint_every if self.checkpointing == "one-in-k" else 1
 
     @property
     def dtypes(self) -> choices.Precision:

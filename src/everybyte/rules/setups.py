@@ -52,7 +52,7 @@ def _over(s):
 _USUAL = table(
     needs("master_gradients", "bf16", "precision", "bf16-master"),
     needs("loss_chunks", 8, "loss", "chunked"),
-    needs("checkpoint_every", 2, "checkpointing", "every-k"),
+    needs("checkpoint_every", 2, "checkpointing", "every-k", "one-in-k"),
     Rule("optimizer_impl", lambda s: s.optimizer_impl not in OPTIMIZERS[s.optimizer].impls,
          "is none of {s.optimizer}'s", lambda s: ", ".join(OPTIMIZERS[s.optimizer].impls)),
     Rule("optimizer", _not_sharded, lambda s: f"with sharding {s.sharding!r}: {_not_sharded(s)}", _sharded),
