@@ -266,8 +266,19 @@ def _one_in_k(setup, draw):
     return {"checkpointing": "one-in-k", "checkpoint_every": draw([1, 2, 3, 4])}
 
 
+def _resharded(setup, draw):
+    sharded = {
+        "sharding": "zero3",
+        "resharding": draw(["root", "root", "ends", "not-last"]),
+        "buckets": "copies",
+        "master_gradients": "bf16",
+    }
+    return sharded | ({"precision": "bf16-mixed"} if setup.dtypes.loss_scaling else {})
+
+
 #: Fields that they change.
 SPARED = {
+    "resharding": _resharded,
     "optimizer in backward": _in_backward, "one in k": _one_in_k,
     "second products": lambda *_: {"checkpointing": "second-products", "checkpoint_every": 2},
 }  # fmt: skip

@@ -23,10 +23,10 @@ from .. import units
 from ..ask.setup import Setup
 from ..catalog import Model
 from ..reference import GPT
-from ..reference.adapters import adapted, as_it_is, package
+from ..reference.adapters import as_it_is, package
 from ..reference.loops.running import trainer_of
 from ..reference.mesh.context import placed
-from ..reference.saving import built
+from ..reference.saving import built, with_adapters
 from ..reference.splitting import divided_loss
 from ..reference.step import DTYPES
 from ..reference.text import text_batch
@@ -268,7 +268,7 @@ class _Session:
         module = self.module()
         if learned:
             module.load_state_dict(learned)
-        module = adapted(module, self.setup)
+        module = with_adapters(module, self.setup)
         kind = trainer_of
         if self.setup.mesh.context > 1:
             from ..reference.mesh.trainer import MeshTrainer as kind  # with PyTorch's pipelines

@@ -143,7 +143,7 @@ ROLLOUT = table(
 )  # fmt: skip
 #: Of a search for layouts, which varies none of these.
 LAYOUT = table(
-    only("adapters", None), only("offload", "none"), only("replicas", 1), only("sharding_units", "block"), only("no_sync", False),
+    only("adapters", None), only("offload", "none"), only("replicas", 1), only("sharding_units", "block"), only("resharding", "usual"), only("no_sync", False),
     only("buckets", "copies"), only("optimizer_in_backward", False), PLAIN_LOOP,
     why="is not searched", instead="eb.budget takes one layout",
 )  # fmt: skip
@@ -160,7 +160,8 @@ DERIVED = table(
 )  # fmt: skip
 LETTERS = table(
     only("loss", "plain"), only("offload", "none"), only("gpus", 1), only("sharding", "none"), only("adapters", None),
-    only("optimizer_in_backward", False), Rule("checkpoint_every", lambda s: s.segment > 1, allowed="1"),
+    only("checkpointing", "none", "full", "every-k", "selective", "operations"), only("optimizer_in_backward", False),
+    Rule("checkpoint_every", lambda s: s.segment > 1, allowed="1"),
     why="with letters 'all'", instead="eb.derive takes it with letters 'BS'",
 )  # fmt: skip
 #: Of weights that a step's own code first makes whole on the GPU, in fp32, as the book's does. Others come as they stay: in their
