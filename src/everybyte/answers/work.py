@@ -10,7 +10,7 @@ from ..ask.setup import Lora, Setup
 from ..catalog import Gpu, Model
 from ..catalog.weights import ENDS, summed, trained
 from ..theory.budget import course_of, letters
-from .rates import ALIGNED, Load
+from .rates import ALIGNED, ASKED, Load
 
 
 def standing(setup: Setup) -> tuple[int, int]:
@@ -121,7 +121,8 @@ def _phases(model, setup):
 def _through(setup, taken, started):
     """What goes through the GPU's memory: each tensor is written and read."""
     scores = 2 * taken["attention"] if setup.attention == "eager" else 0
-    return Load(moved=2 * taken.total(), scores=scores, started=started)
+    asked = ASKED if setup.checkpointing == "operations" else 1
+    return Load(moved=2 * taken.total(), scores=scores, started=asked * started)
 
 
 @lru_cache(4096)
