@@ -151,6 +151,7 @@ def test_every_option_reaches_the_setup(capsys):
         "buckets",
         "no_sync",
         "optimizer_in_backward",
+        "resharding",
         *vars(LOOPS["plain"]),
         "loop",
     }
