@@ -63,12 +63,14 @@ class Around:
 
 @dataclass(frozen=True)
 class Side:
-    """What one side says. `who`: in words; `blocks`: at the peak, in the order of allocation; `around`: what it says besides."""
+    """What one side says. `who`: in words; `blocks`: at the peak, in the order of allocation; `around`: what it says besides; `reach`: up
+    to which of `STAGES`; `source`: the witness, or the message, that it is of."""
 
     who: str
     blocks: tuple[Block, ...]
     around: tuple[Around, ...] = ()
     reach: str = "tensors"
+    source: Any = None
 
     def bytes(self, reach: str) -> int:
         """Bytes up to a stage, one of `STAGES`."""
@@ -186,7 +188,7 @@ def _block(alive):
 
 def _of_witness(source):
     who = f"{_WHO.get(source.witness, source.witness)} of {source.model.name}"
-    return Side(who, tuple(_block(alive) for alive in source.alive()))
+    return Side(who, tuple(_block(alive) for alive in source.alive()), source=source)
 
 
 def _untold(size, who):
@@ -259,10 +261,10 @@ def _of_message(said):
         blocks.append(Block(said.asked, "other", "what was asked for when it died", apart=True))
     around = (Around("reserved", "kept", "reserved and not allocated, as the message says it", said.cached or 0),)
     if said.process is None:
-        return Side("out-of-memory message", tuple(blocks), around, "reserved")
+        return Side("out-of-memory message", tuple(blocks), around, "reserved", said)
     beside = said.process - said.allocated - (said.cached or 0)
     outside = Around("outside", "outside", "outside the allocator: context, libraries", beside)
-    return Side("out-of-memory message", tuple(blocks), (*around, outside), "outside")
+    return Side("out-of-memory message", tuple(blocks), (*around, outside), "outside", said)
 
 
 def _of_script(said):
