@@ -183,7 +183,7 @@ def test_an_error_of_a_real_gpu_says_where_in_the_step_it_died(name):
     assert sum(row.bytes for row in found.rows) == found.difference
     assert any("first step" in row.what for row in found.rows) == first
     other = eb.explain((asked[0], asked[1].replace(batch=batch - 2)), line["told"]["error"])
-    assert "died" not in other.names[1] and other.unexplained > 2**30
+    assert "died" not in other.names[1] and other.unexplained > 2**29
 
 
 def test_counts_that_are_a_workspace_more_are_named():

@@ -1,21 +1,24 @@
 """Where in a predicted step a job died that left an out-of-memory message: by the bytes that it had, and those that it asked for."""
 
 from itertools import product
+from typing import Any
 
 from .. import units
 from ..catalog import gpus
 from ..evidence import Message
-from ..step.witness import Witness
 
 #: A message has two decimals of its unit; a large segment is asked for in multiples of so many bytes. Source: `CUDACachingAllocator.cpp`.
 _ROUNDED, _SEGMENT = 0.005, 2 * 2**20
 
 
-def died(witness: Witness, said: Message) -> tuple[str, list[tuple[str, str, str, int, int]]]:
+def died(witness: Any, said: Message) -> tuple[str, list[tuple[str, str, str, int, int]]]:
     """(The place in words, the terms between the step's peak and what a message says was allocated and asked for); ("", []) where none fits.
 
     A place fits where an operation takes what was asked for, and what lived there was allocated, as near as the message says it: in the
     first step, which has no optimizer's states yet, or a later one; with the workspaces of cuBLAS that may stand.
+
+    Args:
+        witness: a budget, a dry run, or a derivation at a point.
 
     Returns:
         (stage, what, part, tensors, bytes) of each term; they sum to what was seen less the peak.
