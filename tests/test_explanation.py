@@ -225,6 +225,9 @@ def test_the_command_explains_files_and_draws(tmp_path, capsys):
 def test_a_stored_dry_run_tells_its_tensors():
     found = eb.explain(json.loads(json.dumps(of("dry run").as_dict())), of("budget"))
     assert (found.rows, found.matched) == ([], len(of("dry run").alive()))
+    derived = eb.derive(MODEL, SETUP)
+    for formula in (derived, json.loads(json.dumps(derived.as_dict()))):
+        assert eb.explain(formula, of("dry run")).rows == []
 
 
 @pytest.mark.parametrize(
@@ -232,6 +235,7 @@ def test_a_stored_dry_run_tells_its_tensors():
     [
         (3, "explain.seen: a int; allowed: a budget"),
         ({"a": 1}, "explain.seen: a dict of"),
+        (script() | {"processes": []}, "explain: a rehearsal without a process that used a GPU"),
         ({"witness": "rehearse", "processes": [{}]}, "explain.seen: JSON of 'rehearse' that is not as it was written"),
         ({"witness": "dry run", "model": 3, "parts": {}}, "explain.seen: JSON of 'dry run' that is not"),
         ("{not json", "explain.seen: no JSON"),

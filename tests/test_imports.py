@@ -75,7 +75,7 @@ MAY = {
     "answers.diagnosis": BUDGET | PLANNING | {"evidence", "answers.advice", "answers.recorded"},
     "answers.rehearsing": STATED | {"evidence", "rehearsal", "answers.advice", "answers.headroom"},
     "answers.comparison": DRAW | COUNTED | {"dryrun", "lab", "rehearsal"},  # where the two sides meet
-    "answers.sides": BUDGET | {"evidence", "lab", "rehearsal", "answers.comparison"},
+    "answers.sides": BUDGET | {"derivation", "evidence", "lab", "rehearsal", "answers.comparison"},
     "answers.dying": STATED | {"evidence"},
     "answers.explanation": STATED | {"answers.sides", "answers.dying", "evidence", "draw"},
     "evidence": STATED | {"allocator", "draw"},

@@ -156,7 +156,11 @@ def _of_record(said):
 
 
 def _of_parts(said):
-    """A budget's, where the catalog has its model; else the tensors as the JSON has them, or their parts alone."""
+    """A budget's, where the catalog has its model; a derivation's, at its own setup; else the tensors as the JSON has them, or their parts."""
+    if "forms" in said:
+        from ..derivation import Derivation
+
+        return _of_witness(Derivation.from_dict(dict(said)).at())
     name = said.get("model", {}).get("name", "").partition(",")[0]
     if said["witness"] == "predict" and name in models():
         found = (model(name, code=code) for code in ("transformers", "reference"))
@@ -270,6 +274,8 @@ def _of_message(said):
 def _of_script(said):
     """A script's rehearsal: by its snapshot where that is there, else by what its report says was held."""
     pairs = [(process, device) for process in said["processes"] for device in process["devices"]]
+    if not pairs:
+        raise ValueError("explain: a rehearsal without a process that used a GPU; allowed: one that has one")
     process, device = max(pairs, key=lambda pair: (bool(pair[0]["oom"]), pair[1]["requested"]))
     who = f"rehearsal of {' '.join(map(str, said['command']))}"
     if process["snapshot"] and os.path.exists(process["snapshot"]):
