@@ -9,7 +9,7 @@ from collections import Counter
 from itertools import count, groupby
 from typing import Any, NamedTuple
 
-from ..allocator import Request, Run, Shaped, closed, named, parted
+from ..allocator import Request, Requests, Run, Shaped, closed, named, parted
 from ..catalog import Model
 from ..catalog.weights import ENDS, layers, weights
 from ..rules import WHOLE, broken
@@ -87,9 +87,9 @@ class Asked(NamedTuple):
         return Shaped(self.shaped.beginning, sized(self.shaped.first), sized(self.shaped.steady))
 
 
-def requests(course, values, workspace: int, whole: Made | None = None) -> Shaped:
-    """The requests of `asked`."""
-    return asked(course, values, workspace, whole).shaped
+def requests(course, values, workspace: int, whole: Made | None = None) -> Requests:
+    """The requests of `asked`, without its runs."""
+    return asked(course, values, workspace, whole).shaped.requests
 
 
 def asked(course, values, workspace: int, whole: Made | None = None) -> Asked:

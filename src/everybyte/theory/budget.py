@@ -15,7 +15,6 @@ from ..step.witness import Alive, Witness
 from . import MARKS, PEAKS, letters, place_of, trace
 from .alignment import trace as align
 from .asking import asked, made
-from .asking import requests as asked_for
 from .living import at_peak
 from .pipelines import part_of
 
@@ -150,9 +149,8 @@ def shaped(model: Model | Objective, setup: Setup, workspace: int, whole: bool |
     """What a process asks of its allocator. workspace: bytes of each of cuBLAS's; whole: as `Budget.on`'s."""
     setup = _settled(model, setup)
     values = letters(_model(model), setup, rank=rank)
-    return asked_for(
-        course_of(model, setup, rank), values, workspace, made(model, setup) if whole is not False else None
-    )
+    beginning = made(model, setup) if whole is not False else None
+    return asked(course_of(model, setup, rank), values, workspace, beginning).shaped
 
 
 class Shapes:
