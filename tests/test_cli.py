@@ -20,7 +20,7 @@ from everybyte.ask.choices import CHOICES, LOOPS, OWNED
 from everybyte.command import FIRST, STATUSES, main
 
 SMALL = ["gpt2", "--batch", "1", "--sequence", "8"]
-COUNTED = {"budget": [], "dry-run": ["operations", "timeline", "owners"]}
+COUNTED = {"budget": [], "dry-run": ["operations", "timeline", "owners", "alive"]}
 KEYS = ["witness", "model", "setup", "parts", "phases", "peak", "peak_at"]
 WITHOUT_TORCH = """
 import sys
