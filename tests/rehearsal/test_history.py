@@ -36,13 +36,13 @@ def test_the_peak_is_found_between_what_came_before_and_what_is_left():
     instant = history.most(history.memory(snapshot(events, left), 0))
     assert instant.live == 1000 + 30 + 100 + 50 and instant.allocation == 2 and instant.frames == FORWARD
     assert sorted((size, number) for size, _, number in instant.held) == [(30, 0), (50, 2), (100, 1), (1000, 0)]
-    none = dict.fromkeys(("line", "forward", "inner", "node"))
+    none = dict.fromkeys(("line", "inner", "node", "forward", "forward_inner"))
     assert history.holders(instant, lambda number: None) == [
         none | {"line": "/x/train.py:3", "tensors": 1, "bytes": 1000},
         none | {"line": "/x/train.py:12", "inner": "transformers/gpt2.py:70 forward", "tensors": 2, "bytes": 150},
         none | {"tensors": 1, "bytes": 30},
     ]
-    node = {"node": "MmBackward0", "forward": "/x/train.py:8", "inner": None}
+    node = {"node": "MmBackward0", "forward": "/x/train.py:8", "forward_inner": None}
     few = history.holders(instant, {0: node}.get, rows=1)
     assert [row["bytes"] for row in few] == [1000, 180] and few[-1]["tensors"] == 3
     assert history.holders(instant, {0: node}.get)[-1] == none | node | {"tensors": 1, "bytes": 30}

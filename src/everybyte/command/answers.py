@@ -15,7 +15,7 @@ from ..common.tables import Table
 from ..theory.budget import budget as predict
 from ..theory.budget import not_derived
 from . import completion as shells
-from . import given, words
+from . import given, rehearsing, words
 
 
 def _said(found, shown=None, yes=True):
@@ -29,6 +29,12 @@ def completion(options):
     )
     text = shells.script(options.shell, taken, {name: said["help"] for name, said in words.SAID["commands"].items()})
     return {"shell": options.shell, "script": text}, text, 0
+
+
+def schema(options):
+    checks.one_of("schema", "answer", options.answer, words.SCHEMAS)
+    said = words.SCHEMAS[options.answer]
+    return said, json.dumps(said, indent=1), 0
 
 
 def models(_):
@@ -270,36 +276,7 @@ def rehearse(options):
         terminal.note("This machine has a GPU: `everybyte measure` says more than a rehearsal.")
     if again or options.grid:
         return _grid(options, again, folder)
-    return _script(options, folder)
-
-
-#: Options of `rehearse` that are about one rehearsal of a script.
-_OF_ONE = ("snapshot", "timeline", "explore", "quiet")
-
-
-def _script(options, folder):
-    """Rehearse a script once; or often, for its largest value or what its switches save."""
-    from ..answers import scripts
-    from ..rehearsal import rehearse_script
-
-    asked = {
-        "gpus": options.gpus, "alone": options.alone, "steps": options.steps, "folder": folder, "memory": given.size("--memory", options.memory),
-        "rows": _share(options.rows), "routing": options.routing, "streams": options.streams, "padded": options.padded,
-    }  # fmt: skip
-    many = [name for name in ("largest", "tries") if getattr(options, name)]
-    if many and (one := [name for name in _OF_ONE if getattr(options, name)]) or len(many) > 1:
-        both = f"--{'try' if many[0] == 'tries' else many[0]} with --{one[0] if one else 'try'}"
-        raise ValueError(f"rehearse: {both}; allowed: one of --largest and --try, without --{', --'.join(_OF_ONE)}")
-    if options.largest:
-        found = scripts.largest(options.script, *given.span("--largest", options.largest), options.gpu, **asked)
-        return _said(found, yes=found.fits)
-    if options.tries:
-        return _said(scripts.tried(options.script, dict(map(scripts.Switch.read, options.tries)), options.gpu, **asked))
-    found = rehearse_script(
-        options.script, options.gpu, snapshot=options.snapshot, quiet=options.json, hidden=options.quiet, **asked
-    )
-    status = 128 - found.status if found.status < 0 else found.status  # of a signal, a shell's
-    return found.as_dict(), found.table() if options.quiet else found, status
+    return rehearsing.script(options, folder)
 
 
 def _environment(options):
@@ -324,14 +301,6 @@ def _ready(where):
     """What an environment has, in a line."""
     packages = "".join(f", {name} {version}" for name, version in where.manifest.get("packages", {}).items())
     return f"{where.folder.name}: PyTorch {where.manifest['torch']}{packages}, no GPU and nothing of NVIDIA's"
-
-
-def _share(said):
-    """Of rows, as typed."""
-    try:
-        return {"none": 0.0, "all": 1.0}[said] if said in ("none", "all") else float(said)
-    except ValueError:
-        raise ValueError(f"--rows: {said!r}; allowed: none, all, or a number from 0 to 1") from None
 
 
 def _grid(options, again, folder):

@@ -24,6 +24,10 @@ _PACKAGES = re.compile(r"/(?:site|dist)-packages/")
 _TORCH = re.compile(r"/site-packages/torch/|/dist-packages/torch/")
 
 
+#: How a row of what lived says where it comes from: the line of the script, of a library; of backward, the node and the lines that made it.
+WHERE = ("line", "inner", "node", "forward", "forward_inner")
+
+
 @dataclass(frozen=True)
 class Instant:
     """The instant of a history at which the most bytes lived.
@@ -150,20 +154,17 @@ def holders(instant: Instant, named: Callable[[int], dict | None], rows: int = L
     sizes, counts = Counter(), Counter()
     for size, frames, number in instant.held:
         node = None if frames else named(number)
-        where = (line(frames), None, inner(frames), None) if frames else (None, None, None, None)
-        where = (None, node["forward"], node["inner"], node["node"]) if node else where
+        where = (line(frames), inner(frames), None, None, None) if frames else (None,) * len(WHERE)
+        where = (None, None, node["node"], node["forward"], node["forward_inner"]) if node else where
         sizes[where] += size
         counts[where] += 1
-    names = ("line", "forward", "inner", "node")
-    return shortened(
-        [dict(zip(names, w, strict=True)) | {"tensors": counts[w], "bytes": size} for w, size in sizes.most_common()],
-        rows,
-    )
+    found = [dict(zip(WHERE, w, strict=True)) | {"tensors": counts[w], "bytes": size} for w, size in sizes.items()]
+    return shortened(sorted(found, key=lambda row: -row["bytes"]), rows)
 
 
 def shortened(held: Sequence[dict], rows: int = 12) -> list[dict]:
     """The first `rows` rows of what lived, then one row for the rest."""
     rest = held[rows:]
     tensors, size = (sum(row[name] for row in rest) for name in ("tensors", "bytes"))
-    other = dict.fromkeys(("line", "forward", "inner", "node")) | {"line": REST, "tensors": tensors, "bytes": size}
+    other = dict.fromkeys(WHERE) | {"line": REST, "tensors": tensors, "bytes": size}
     return [*held[:rows], *([other] if rest else [])]

@@ -63,7 +63,7 @@ class Nodes:
     def _noting(self, node):
         name, said = node.name().rpartition("::")[2], node.metadata.get("traceback_") or ()
         line, inner = [one or None for one in said] if len(said) == 2 else (None, None)
-        one = {"node": name, "forward": line, "inner": inner}
+        one = {"node": name, "forward": line, "forward_inner": inner}
         return lambda gradients: self._begins(one)
 
     def _begins(self, one):

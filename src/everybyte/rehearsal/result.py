@@ -10,7 +10,9 @@ from ..ask.setup import Setup
 from ..catalog import Gpu, Model
 from ..common import children
 from ..common.tables import Shown, Table, sized
+from ..evidence import snapshot
 from . import history, host, outside, reports
+from .timeline import Owned, Timeline, of_peak, owned
 
 #: What no rehearsal can know, said beside its numbers.
 UNKNOWN = (
@@ -160,6 +162,21 @@ class ScriptRehearsal(Shown):
     def phase(self, name: str) -> int:
         """Bytes requested at a moment of the last step, on the device that needs the most; 0 where it was not reached."""
         return self._worst[1]["phases"].get(name, 0)
+
+    def timeline(self) -> tuple[Owned, Timeline]:
+        """(the history of the device that needs the most, with the owners of its blocks; the step with the peak).
+
+        Raises:
+            ValueError: where the rehearsal kept no history: `rehearse_script(owners=True, snapshot=...)` does.
+        """
+        process, device = self._worst
+        told = (device["peak"] or {}).get("history")
+        if not told or not process["snapshot"]:
+            raise ValueError(
+                "rehearse.timeline: the history was not kept; allowed: with owners=True and a snapshot, where something was on a GPU"
+            )
+        memory = owned(snapshot(process["snapshot"]).devices[device["device"]], told["lost"], told["parts"])
+        return memory, of_peak(memory, device["peak"]["at"], told["lost"], told["marks"])
 
     @property
     def groups(self) -> list[dict]:
@@ -347,7 +364,7 @@ def _versions(process):
 def _place(said):
     """Where a request came from: the line of the script, of a library, and the function of PyTorch; in backward what ran, and who made it."""
     if said.get("node"):
-        made = ", in ".join(filter(None, (_near(said.get("forward")), said.get("inner"))))
+        made = ", in ".join(filter(None, (_near(said.get("forward")), said.get("forward_inner"))))
         return f"{said['node']}{f' of {made}' if made else ''}, in backward"
     found = [_near(said.get("line")), said.get("inner"), said.get("call")]
     return ", in ".join(text for text in found if text) or "no line of Python: made by backward, or before the history"

@@ -66,6 +66,7 @@ def rehearse_script(
     streams: str = "early",
     padded: bool = False,
     snapshot: str | os.PathLike | None = None,
+    owners: bool = False,
     folder: str | os.PathLike | None = None,
     quiet: bool = False,
     cwd: str | os.PathLike | None = None,
@@ -87,7 +88,8 @@ def rehearse_script(
         streams: when work that one stream waits for is done, and a block of another stream comes back: `early`, at once, or `late`, not
             before the script waits; `both` runs it twice where that matters, and says of `reserved` both.
         padded: whether compiled code pads matrices wherever Inductor times whether to: a GPU may choose either.
-        snapshot: a file for the allocator's history at the peak, in the format of PyTorch's viewer.
+        snapshot: a file for the allocator's history at the peak, in the format of PyTorch's viewer. owners: whether the result says of each
+            of its blocks to whom it belongs, for `ScriptRehearsal.timeline`.
         folder: of the environment. quiet: send the script's output to standard error. cwd: the folder to run it in. hidden: keep its output
             back, and send it there where the script fails otherwise than by memory.
         environment: variables that the script has beside this process's.
@@ -120,6 +122,8 @@ def rehearse_script(
         variables[compiled.PADDED] = "1"
     if snapshot:
         variables[watch.SNAPSHOTS] = str(Path(snapshot).absolute())
+    if owners:
+        variables[watch.OWNERS] = "1"
     if alone:
         said = {
             "RANK": 0,

@@ -417,7 +417,7 @@ class _Watched:
         if path := self.told.get(SNAPSHOTS):
             self._keep(snapshot, path)
         if self.told.get(OWNERS):
-            self.instant[device]["history"] = {"lost": lost, "marks": marks, "parts": owners.listed(parts)}
+            self.instant[device]["history"] = {"lost": lost, "marks": [*marks], "parts": owners.listed(parts)}
 
     def _spans(self, device):
         """(stage, allocations by its begin, by its end) on a device; those that go on end with what comes next."""
