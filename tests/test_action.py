@@ -121,6 +121,7 @@ def test_a_merge_is_rehearsed_beside_its_first_parent_in_a_shallow_checkout(here
         "GPU": "h200",
         "CARRY": "",
         "OVER": "1MiB",
+        "LARGEST": "",
         "OPTIONS": "--steps 1",
         "BASE": "HEAD^1",
         "HEAD": "HEAD",

@@ -57,6 +57,18 @@ def test_it_lists_its_tools_and_answers_as_the_command_does(capsys):
     assert refused[0].structured_content["refused"]["allowed"].startswith("fp32, ")
 
 
+def test_a_gap_is_explained():
+    seen = json.dumps(
+        {
+            "allocated_bytes.all.peak": 9 * 10**9,
+            "requested_bytes.all.peak": 9 * 10**9,
+            "reserved_bytes.all.peak": 10**10,
+        }
+    )
+    found = agents.answer("explain", {"predicted": "gpt2", "batch": 8, "precision": "bf16-mixed", "seen": seen})
+    assert sum(row["bytes"] for row in found["rows"]) == found["difference"] == found["seen"]["bytes"] - found["predicted"]["bytes"]
+
+
 def test_a_formula_of_a_configuration_that_is_said():
     config = {
         "model_type": "llama",
@@ -80,6 +92,9 @@ def test_a_formula_of_a_configuration_that_is_said():
         ("budget", {"model": "gpt2", "mesh": "tensors=2"}, "budget.mesh"),
         ("fit", {"model": "gpt2", "gpu": "t4", "hf": "/etc/passwd"}, "fit.argument"),
         ("doctor", {"text": "x", "file": "/etc/passwd"}, "doctor.argument"),
+        ("doctor", {"text": "x", "rehearse": True}, "doctor.argument"),
+        ("explain", {"predicted": "/etc/passwd", "seen": OUT}, "explain.predicted"),
+        ("explain", {"predicted": "gpt2", "seen": OUT, "figure": "x.png"}, "explain.argument"),
         ("record", {}, "mcp.tool"),
     ],
 )
@@ -96,7 +111,7 @@ def test_what_a_tool_takes_is_a_schema_of_the_command_s_own_options(tool):
     schema = agents.takes(tool)
     Draft202012Validator.check_schema(schema)
     own = {action.dest for action in words.parsers()[1][tool]._actions}
-    assert set(schema["properties"]) - own <= {"config", "text", "command", "folder"}
+    assert set(schema["properties"]) - own <= {"config", "text", "command", "folder"}  # seen is content too
     assert not {"hf", "module", "file", "set_up", "install", "torch", "packages", "grid", "out", "snapshot"} & set(
         schema["properties"]
     )

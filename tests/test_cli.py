@@ -20,7 +20,7 @@ from everybyte.ask.choices import CHOICES, LOOPS, OWNED
 from everybyte.command import FIRST, STATUSES, main
 
 SMALL = ["gpt2", "--batch", "1", "--sequence", "8"]
-COUNTED = {"budget": [], "dry-run": ["operations", "timeline", "owners"]}
+COUNTED = {"budget": [], "dry-run": ["operations", "timeline", "owners", "alive"]}
 KEYS = ["witness", "model", "setup", "parts", "phases", "peak", "peak_at"]
 WITHOUT_TORCH = """
 import sys
@@ -150,6 +150,7 @@ def test_every_option_reaches_the_setup(capsys):
         "offload",
         "buckets",
         "no_sync",
+        "optimizer_in_backward",
         *vars(LOOPS["plain"]),
         "loop",
     }

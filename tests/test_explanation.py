@@ -130,7 +130,19 @@ def test_a_place_that_both_know_is_one_term():
     assert (row.what, row.bytes) == ("train.py:3: 4.00 KiB, predicted 1.00 KiB", 3072)
     assert (reserved.stage, reserved.bytes) == ("reserved", -3072)
     (row, _) = eb.explain(first, script(("train.py:3", 3, 3072), ("train.py:9", 1, 512), requested=3584)).rows
-    assert row.what == "train.py:3: 3 × 1.00 KiB, predicted 1.00 KiB"
+    assert row.what == "train.py:3: 3.00 KiB in 3 tensors, predicted 1.00 KiB"
+    node = {
+        "line": None,
+        "forward": "/a/train.py:7",
+        "inner": None,
+        "node": "MulBackward0",
+        "tensors": 1,
+        "bytes": 2048,
+    }
+    held = script(("train.py:9", 1, 512), requested=2560)
+    held["processes"][0]["devices"][0]["peak"]["held"].append(node)
+    (row, gone) = [row for row in eb.explain(first, held).rows if row.stage == "tensors"]
+    assert row.what == "only seen: MulBackward0 of train.py:7, in backward, 2.00 KiB each" and gone.bytes == -1024
 
 
 @pytest.mark.sampled(3)

@@ -92,7 +92,7 @@ MAY = {
     "published": BUDGET
     | COUNTED
     | {"dryrun", "rehearsal", "answers.throughput", "answers.headroom"},  # what others say, against either side
-    "guard": STATED | {"rehearsal"},
+    "guard": STATED | {"rehearsal", "answers.scripts"},
     "command": EVERYTHING | {"__init__"},
     "__init__": EVERYTHING,
 }

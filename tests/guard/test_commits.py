@@ -145,6 +145,31 @@ def test_the_command_returns_the_answer(history, capsys):
     assert "Commit 1: 130 B" in capsys.readouterr().err
 
 
+def test_the_largest_batch_at_both(history, git, tmp_path, monkeypatch, capsys):
+    history(5 * 2**30, 6 * 2**30)
+
+    def pretended(command, gpu, cwd, memory=None, **options):
+        size = int((cwd / "train.py").read_text()) * int(command[-1])
+        dies = (
+            {"requested": size, "free": 0, "at": "forward", "line": "train.py:1"} if memory and size > memory else None
+        )
+        return result([(f"{cwd}/train.py:1", size // 2)], command, status=int(bool(dies)), oom=dies)
+
+    monkeypatch.setattr(commits, "rehearse_script", pretended)
+    monkeypatch.setattr(commits.scripts, "rehearse_script", pretended)
+    assert (
+        main(["diff", "HEAD~1", "--largest", "batch=1:64", "--comment", "train", "--", *COMMAND, "--batch", "{batch}"])
+        == 0
+    )
+    said = capsys.readouterr().out
+    # The GPU has room for 139 GiB: 27 of 5 GiB, 23 of 6; the peaks are those with 27.
+    assert (
+        "**peak +13.50 GiB in train.py:1, largest batch 27 to 23**" in said and "` python train.py --batch 27 `" in said
+    )
+    with pytest.raises(ValueError, match=r"no \{batch\} in the command"):
+        diff("HEAD~1", "HEAD", COMMAND, largest=("batch", range(1, 65)))
+
+
 def test_two_real_commits(here, git, tmp_path, monkeypatch):
     monkeypatch.setenv("EVERYBYTE_REHEARSAL_VENV", str(here.folder))
     for rows in (1024, 4096):

@@ -26,12 +26,12 @@ def test_a_script_s_lines_are_relative_and_have_their_text(tmp_path):
     [
         (
             {"status": 1, "stopped": "with KeyError at /x/train.py:3, after 2 optimizer steps"},
-            "ended with KeyError at /x/train.py:3",
+            "KeyError at /x/train.py:3",
         ),
-        ({"status": 3}, "ended with exit status 3"),
+        ({"status": 3}, "exit status 3"),
         (
             {"oom": {"requested": 2 * MIB, "free": MIB, "at": "forward", "line": "train.py:7"}},
-            "ran out of memory in forward at train.py:7: 2.00 MiB asked for, 1.00 MiB free",
+            "out of memory, in forward: asked for 2.00 MiB; train.py:7",
         ),
     ],
 )
@@ -39,6 +39,15 @@ def test_a_script_that_failed_has_no_peak(ended, words):
     with pytest.raises(ValueError, match="allowed: a command that ends") as error:
         Kept.of_script(result([("train.py:1", 8)], **ended))
     assert words in str(error.value)
+
+
+def test_what_backward_made_is_the_line_s_of_forward(tmp_path):
+    (tmp_path / "net.py").write_text("h = x.relu()\n")
+    found = result([(None, 8)])
+    found.processes[0]["devices"][0]["peak"]["held"][0] |= {"forward": f"{tmp_path}/net.py:1", "node": "ReluBackward0"}
+    assert Kept.of_script(found, tmp_path, tmp_path).lines == (
+        Line("net.py:1", "h = x.relu()", "ReluBackward0 in backward", 1, 8),
+    )
 
 
 def test_it_is_kept_to_the_byte(tmp_path):
@@ -118,7 +127,7 @@ def test_the_headline_names_the_line():
 def test_another_version_is_said():
     change = Change(kept(("a.py:1", 1)), kept(("a.py:1", 2), versions={"torch": "2.12.1", "peft": "0.21"}, gpu="t4"))
     assert change.differs == [
-        "gpu: h200 before, t4 now",
+        "the GPU: h200 before, t4 now",
         "torch: 2.13.0 before, 2.12.1 now",
         "peft: none before, 0.21 now",
     ]

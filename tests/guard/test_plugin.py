@@ -59,7 +59,9 @@ def test_a_baseline_is_kept_where_it_is_asked_for_and_then_held(run, tmp_path):
     assert "1 passed" in run(BUDGET.format(batch=2, more=""))
     moved = run(BUDGET.format(batch=3, more=""))
     assert (
-        "1 failed" in moved and "activations" in moved and "Not the same: of: gpt2 batch=2 sequence=64 before" in moved
+        "1 failed" in moved
+        and "activations" in moved
+        and "Not the same: what ran: gpt2 batch=2 sequence=64 before" in moved
     )
     assert "1 passed" in run(BUDGET.format(batch=3, more=', within="1 GiB"'))
 

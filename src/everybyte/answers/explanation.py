@@ -221,8 +221,7 @@ def _term(label, named, was, now):
         what = f"{label}: {_many(now)}, predicted {_many(was)}"
         return Gap(stage, what, part, 0, _bytes(now) - _bytes(was), named)
     where, blocks = ("only seen", now) if now else ("only predicted", was)
-    sizes = {block.bytes / block.tensors for block in blocks}
-    each = f", {units.text(min(sizes))} each" if len(sizes) == 1 else ""
+    each = f", {units.text(blocks[0].bytes)} each" if _alike(blocks) else ""
     return Gap(stage, f"{where}: {label}{each}", part, sum(b.tensors for b in blocks), _bytes(now) - _bytes(was), named)
 
 
@@ -230,12 +229,16 @@ def _bytes(blocks):
     return sum(block.bytes for block in blocks)
 
 
+def _alike(blocks):
+    """Whether all are known to have as many bytes."""
+    return all(block.tensors == 1 and block.bytes == blocks[0].bytes for block in blocks)
+
+
 def _many(blocks):
     """How many, and of how many bytes, in words."""
-    sizes, many = {block.bytes / block.tensors for block in blocks}, sum(block.tensors for block in blocks)
-    if len(sizes) > 1:
-        return f"{units.text(_bytes(blocks))} in {many:,} tensors"
-    return f"{many:,} × {units.text(min(sizes))}" if many > 1 else units.text(min(sizes))
+    if _alike(blocks):
+        return f"{len(blocks):,} × " * (len(blocks) > 1) + units.text(blocks[0].bytes)
+    return f"{units.text(_bytes(blocks))} in {sum(block.tensors for block in blocks):,} tensors"
 
 
 def _lumps(before, after):

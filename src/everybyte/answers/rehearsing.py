@@ -8,7 +8,7 @@ from ..ask.setup import Setup
 from ..catalog import Gpu, Model
 from ..catalog.outside import context
 from ..rehearsal import ScriptRehearsal, rehearse, rehearse_script
-from .advice import Advice, Diagnosis
+from .advice import Diagnosis
 from .headroom import find_gpu
 
 #: Advice -> the `PYTORCH_ALLOC_CONF` that it is.
@@ -44,23 +44,10 @@ def rehearsed(
     whole = found.message.capacity if found.message and found.message.capacity else None
     limit = memory or _left(found, card)
 
-    def script(limit, settings=""):
-        words = ["env", f"PYTORCH_ALLOC_CONF={settings}", *command] if settings else list(command)
-        return _words(rehearse_script(words, card, gpus=gpus, steps=steps, memory=limit, quiet=True))
-
-    def run(one: Advice | None):
-        if command:
-            if one is None or one.name in SETTINGS:
-                return script(limit, SETTINGS[one.name] if one else "")
-            return script(whole or card.memory) if one.name in _ALONE else None
-        if one is None or one.setup is not None:
-            return _step(rehearse(model, one.setup if one else setup, card, memory=limit))
-        return (
-            _step(rehearse(model, setup, card, memory=limit, expandable=True))
-            if one.name in ("expandable", "pieces")
-            else None
-        )
-
+    if model is not None and setup is not None:
+        run = _steps(model, setup, card, limit)
+    else:
+        run = _scripts(command, card, limit, whole or card.memory, gpus, steps)
     say("rehearsed as it died")
     (_, first), advice = _or_why(run, None), []
     for one in found.advice:
@@ -70,6 +57,33 @@ def rehearsed(
         advice.append(replace(one, rehearsed=said, fits=one.fits if runs is None else runs))
     advice.sort(key=lambda one: (one.fits is False, not (one.fits and one.rehearsed)))
     return replace(found, findings=[*found.findings, f"rehearsed as it was: {first}"], advice=advice)
+
+
+def _scripts(command, card, limit, whole, gpus, steps):
+    """A function that rehearses the script with one advice, or as it is."""
+
+    def script(limit, settings=""):
+        words = ["env", f"PYTORCH_ALLOC_CONF={settings}", *command] if settings else list(command)
+        return _words(rehearse_script(words, card, gpus=gpus, steps=steps, memory=limit, quiet=True))
+
+    def run(one):
+        if one is None or one.name in SETTINGS:
+            return script(limit, SETTINGS[one.name] if one else "")
+        return script(whole) if one.name in _ALONE else None
+
+    return run
+
+
+def _steps(model: Model, setup: Setup, card, limit):
+    """The same of a model's step."""
+
+    def run(one):
+        if one is None or one.setup is not None:
+            return _step(rehearse(model, one.setup if one else setup, card, memory=limit))
+        grows = one.name in ("expandable", "pieces")
+        return _step(rehearse(model, setup, card, memory=limit, expandable=True)) if grows else None
+
+    return run
 
 
 def _left(found, card):

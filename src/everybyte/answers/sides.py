@@ -275,36 +275,47 @@ def _of_script(said):
         of = _of_memory(found.devices.get(device["device"], found.main), who)
         later = device["reserved"] - of.bytes("reserved")
         return replace(of, around=(*of.around, Around("reserved", "later", _LATER, later)))
-    blocks = []
-    for held in (device["peak"] or {}).get("held", ()):
-        label = _where(held["line"], held["inner"]) or NO_FRAME
-        blocks.append(
-            Block(held["bytes"], "other", label, held["tensors"], held["line"] != "everything else", label != NO_FRAME)
-        )
+    blocks = [_held(row) for row in (device["peak"] or {}).get("held", ())]
     return Side(who, tuple(blocks), _counted(device["requested"], device["allocated"], device["reserved"]), "reserved")
+
+
+def _held(row):
+    """A row of what a report says was held: the tensors of a line, or of a node of backward and the line that made the node."""
+    label = _where(row["line"] or row.get("forward"), row["inner"])
+    if row.get("node"):
+        label = f"{row['node']}{f' of {label}' if label else ''}, in backward"
+    told = row["line"] != history.REST
+    return Block(
+        row["bytes"], "backward" if row.get("node") else "other", label or NO_FRAME, row["tensors"], told, bool(label)
+    )
 
 
 _LATER = "reserved at another moment than the peak's"
 
 
+#: Parts of what backward asks for, which runs no line of Python.
+_BACKWARD = ("gradients", "backward")
+
+
 def _of_memory(memory, who):
     """A snapshot's: every block with the line that asked for it, and how the segments were filled when the most lived."""
-    twins = _twins(memory)
-    blocks = [_named(size, made, twins) for size, made in memory.made().values() if size]
+    alive = [(size, made) for size, made in memory.made().values() if size]
+    twins = _twins(memory, {size for size, made in alive if made.part in _BACKWARD})
+    blocks = [_named(size, made, twins) for size, made in alive]
     return Side(who, tuple(blocks), tuple(_segments(memory)), "reserved")
 
 
 def _named(size, made, twins):
     """A snapshot's block. Of backward's, which no line made, it is said what was last made as large."""
     label = _where_made(made)
-    if made.part in ("gradients", "backward") and (twin := twins.get(size)):
+    if made.part in _BACKWARD and (twin := twins.get(size)):
         label = f"in backward, as large as {twin}"
     return Block(size, made.part, label, named=made.part not in ("before", "other"))
 
 
 def _where_made(made):
     """The line of a block of a snapshot, and a library's that it called."""
-    of_line = made.frames and made.part not in ("workspace", "gradients", "backward")
+    of_line = made.frames and made.part not in ("workspace", *_BACKWARD)
     return _place(made.frames) if of_line else made.where
 
 
@@ -321,15 +332,18 @@ def _where(line, inner):
     return ", in ".join(os.path.basename(said) for said in (line, inner) if said)
 
 
-def _twins(memory):
-    """Bytes -> the place that last asked for as many, where Python says one; an optimizer's states are as large as much else."""
-    found, words = {}, {}
-    for (action, _, size, _), frames in zip(memory.events, memory.frames, strict=True):
-        if action == "alloc" and frames:
-            if id(frames) not in words:
-                words[id(frames)] = "" if part(frames) == "optimizer" else _place(frames)
-            if words[id(frames)]:
-                found[size] = words[id(frames)]
+def _twins(memory, sizes):
+    """Bytes -> the place that last asked for as many, where Python says one; an optimizer's states are as large as much else.
+
+    Args:
+        sizes: that are looked for.
+    """
+    found: dict[int, str] = {}
+    for (action, _, size, _), frames in zip(reversed(memory.events), reversed(memory.frames), strict=True):
+        if action == "alloc" and frames and size in sizes and size not in found and part(frames) != "optimizer":
+            found[size] = _place(frames)
+            if len(found) == len(sizes):
+                break
     return found
 
 

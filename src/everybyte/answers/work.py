@@ -18,7 +18,8 @@ def standing(setup: Setup) -> tuple[int, int]:
     dtypes, wide = setup.dtypes, DTYPE_BYTES[setup.dtypes.weights]
     states = (OPTIMIZERS[setup.optimizer].states or 0) * DTYPE_BYTES[dtypes.states]
     states += DTYPE_BYTES[dtypes.master] if dtypes.master else 0
-    return states, wide + wide * (setup.kept_gradients != "fp32") + 4 * (setup.kept_gradients != "bf16")
+    made = setup.kept_gradients != "fp32" and not setup.optimizer_in_backward
+    return states, wide + wide * made + 4 * (setup.kept_gradients != "bf16")
 
 
 @dataclass(frozen=True)

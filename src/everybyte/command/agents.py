@@ -11,14 +11,20 @@ import subprocess
 import sys
 import tempfile
 from contextlib import contextmanager
+from dataclasses import fields
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from .. import __version__
+from ..answers.headroom import Headroom
+from ..ask.setup import Setup
+from ..catalog import models
 from ..common import checks, refusals
 from . import answers, words
 
+#: Of the schemas, here and in schemas.json.
+DIALECT = "https://json-schema.org/draft/2020-12/schema"
 #: Tool -> what it is told beside the command's help. Each is a command.
 TOOLS = {
     "models": "Names for `model`.",
@@ -27,16 +33,25 @@ TOOLS = {
     "fit": "What fits a GPU: the allocator's reserved bytes, the context and what limits it.",
     "derive": "A closed formula in B (batch) and S (sequence); seconds.",
     "doctor": "Give the error's text as `text`.",
+    "explain": "Give the budget's model as `predicted`, its setup, and what was seen as `seen`: an error's text, or torch.cuda.memory_stats() as JSON.",
 }
 REHEARSE = "Runs the script on this machine, without a GPU; about a minute. `command` is a list: python or torchrun, then a script of the folder."
-#: Options that name files, run code of the user's, or write.
-_LEFT_OUT = {"help", "json", "hf", "module", "inputs", "sizes", "file", "fresh"}
+#: The options that an agent may say, besides a setup's and a headroom's: none of them names a file, runs code or writes.
+_SAFE = {"model", "code", "rounding", "rank", "gpu", "memory", "vary", "plan", "conf", "letters", "predicted"}
+_SAFE |= {field.name for field in fields(Setup)} | {f"keep_{field.name}" for field in fields(Headroom)}
 #: Of `rehearse`, what an agent may say.
-_REHEARSED = ("gpu", "gpus", "alone", "steps", "memory", "rows", "routing", "streams", "padded")
+_REHEARSED = ("gpu", "gpus", "alone", "steps", "memory", "rows", "routing", "streams", "padded", "largest")
 #: What stands in the place of a file's name: the file's content.
 _CONTENTS = {
     "hf": ("config", {"type": "object", "description": "a Hugging Face model's config.json, in place of `model`"}),
     "file": ("text", {"type": "string", "description": "the error's text, as it was printed"}),
+    "seen": (
+        "seen",
+        {
+            "type": "string",
+            "description": "an out-of-memory error's text, or the JSON of memory_stats(), of a measurement or a rehearsal",
+        },
+    ),
 }
 #: Programs that a rehearsal may be asked to run, and what may stand between torchrun and the script.
 _PROGRAMS = ("python", "torchrun")
@@ -56,6 +71,8 @@ def _property(action):
         if action.type is made and name in ("int", "float"):
             kind = {"int": "integer", "float": "number"}[name]
     said = {"type": kind, "description": action.help}
+    if action.dest == "predicted":
+        return said | {"enum": [*models()], "description": "a name from the tool models"}
     if action.dest in words.ALLOWED and action.dest != "conf":
         said["enum"] = [*words.ALLOWED[action.dest]]
     if (
@@ -71,7 +88,7 @@ def _property(action):
 def takes(tool: str) -> dict:
     """The JSON Schema of what a tool takes."""
     actions = _actions(tool)
-    names = _REHEARSED if tool == "rehearse" else [name for name in actions if name not in _LEFT_OUT]
+    names = _REHEARSED if tool == "rehearse" else [name for name in actions if name in _SAFE]
     properties = {name: _property(actions[name]) for name in names}
     required = [name for name in names if actions[name].required and not actions[name].option_strings]
     for option, (name, said) in _CONTENTS.items():
@@ -96,6 +113,8 @@ def _value(tool, name, said, action):
     right = {"boolean": bool, "integer": int, "number": (int, float), "string": str}[kind]
     if not isinstance(said, right) or isinstance(said, bool) and kind != "boolean":
         raise ValueError(f"{tool}.{name}: {checks.shown(said)}; allowed: a value of type {kind}")
+    if action.dest == "predicted":  # elsewhere a file's name too
+        checks.one_of(tool, name, said, models())
     if kind != "string" or action.type is None:
         return said
     try:
@@ -119,7 +138,7 @@ def _read(tool, arguments):
 def _options(tool, arguments):
     """A context with the command's options, as its parser would have read them."""
     usual = {name: action.default for name, action in _actions(tool).items() if name != "help"}
-    options = argparse.Namespace(**usual | {"command": tool, "json": True} | _read(tool, arguments))
+    options = argparse.Namespace(**usual | {"command": tool, "json": True, "script": []} | _read(tool, arguments))
     with tempfile.TemporaryDirectory(prefix="everybyte-mcp-") as folder:
         for option, (name, _) in _CONTENTS.items():
             if name in arguments:

@@ -31,6 +31,12 @@ def completion(options):
     return {"shell": options.shell, "script": text}, text, 0
 
 
+def schema(options):
+    checks.one_of("schema", "answer", options.answer, words.SCHEMAS)
+    said = words.SCHEMAS[options.answer]
+    return said, json.dumps(said, indent=1), 0
+
+
 def models(_):
     found = eb.models().values()
     rows = [[m.name, m.parameters, m.layers, m.width, m.heads, m.kv_heads, m.vocabulary] for m in found]

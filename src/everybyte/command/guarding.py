@@ -19,7 +19,8 @@ def diff(options):
     from ..guard import diff as compared
 
     asked, over = _asked(options), given.size("--over", options.over)
-    found = compared(options.base, options.head, options.script, **asked)
+    largest = given.span("--largest", options.largest) if options.largest else None
+    found = compared(options.base, options.head, options.script, largest=largest, **asked)
     shown = found if options.comment is None else comment(found, options.comment)
     return found.as_dict(), shown, 0 if over is None or found.change.bytes <= over else 1
 

@@ -139,7 +139,7 @@ class Names:
 
     def __init__(self, events: Sequence, frames: Sequence[Frames | None], start: dict[int, tuple[int, Frames | None]]):
         self._events, self._frames = events, frames
-        self._known: dict[int, tuple[str, str, tuple | None]] = {}  # frames are shared among events
+        self._known: dict[tuple[int, ...], tuple[str, str, tuple | None]] = {}  # frames are shared among events
         self._freed = self._lives()
         outermost = Counter(place for f in frames if f and (place := self._of(f)[2]))
         self._main = max(outermost, key=lambda place: outermost[place], default=None)
@@ -150,11 +150,12 @@ class Names:
 
     def _of(self, frames):
         """(where, part, the outermost frame of Python) of frames."""
-        if id(frames) not in self._known:
+        key = tuple(map(id, frames))  # of another list of the same frames too
+        if key not in self._known:
             last = next((f for f in reversed(frames) if _PYTHON.search(_file(f))), None)
             outer = (last.get("filename"), last.get("name")) if last else None
-            self._known[id(frames)] = where(frames), part(frames), outer
-        return self._known[id(frames)]
+            self._known[key] = where(frames), part(frames), outer
+        return self._known[key]
 
     def _named(self, frames):
         line, what, _ = self._of(frames)

@@ -306,6 +306,24 @@ def played() -> Explorer:
     return told("played", controls, Map(moments))
 
 
+# -- an epoch
+
+#: The file of an epoch's moments, as `FILE` of a step's.
+EPOCHS_FILE = "epochs.json"
+#: Label -> (the order of the steps, `PYTORCH_ALLOC_CONF`).
+EPOCHS: dict[str, tuple[str, str]] = {
+    label: (said[0], said[1]) for label, said in words_of("epochs")["settings"].items()
+}
+
+
+def epochs() -> Explorer:
+    """Chapter 49: 150 steps of many lengths on an H200, simulated: the segments when a step has the most, by the order of the steps."""
+    moments = [[unpacked(said) for said in table(EPOCHS_FILE)[label]] for label in EPOCHS]
+    last = len(moments[0]) - 1
+    controls = [listed("setting", "order", list(EPOCHS)), Slider("moment", "moment", 0, last, last)]
+    return told("epochs", controls, Map(moments))
+
+
 # -- a snapshot of the reader's own, put into the notebook
 
 _SAID = (

@@ -15,9 +15,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from .. import units
+from ..answers import scripts
 from ..common import checks, children
 from ..common.tables import Shown, Table
-from ..rehearsal import rehearse_script
+from ..rehearsal import ScriptRehearsal, rehearse_script, reports
 from .kept import Change, Kept
 
 #: Variables by which git would be told of another repository than the one that is asked.
@@ -167,15 +168,19 @@ class Copy:
             ValueError: where the command ends with an error there, or runs code of the user's tree in place of the commit's.
         """
         cwd = self.stand(commit)
-        found = rehearse_script(command, gpu, cwd=cwd, quiet=True, **options)
-        others = {
-            row["line"]
+        return self.told(rehearse_script(command, gpu, cwd=cwd, quiet=True, **options), cwd)
+
+    def told(self, found: ScriptRehearsal, cwd: Path) -> Kept:
+        """A rehearsal in this copy, as it is kept. Raises as `kept` does."""
+        held = [
+            row
             for process in found.processes
             for device in process["devices"]
             for row in (device["peak"] or {}).get("held", ())
-        }
+        ]
+        others = {line for row in held for line in (row["line"], row.get("forward"))}
         if theirs := sorted(line for line in others if line and line.startswith(f"{self.top}{os.sep}")):
-            raise ValueError(f"command: {checks.shown(' '.join(command))} runs {theirs[0]}, and not the commit's; "
+            raise ValueError(f"command: {checks.shown(' '.join(found.command))} runs {theirs[0]}, and not the commit's; "
                              "allowed: one that imports what stands beside it, not a package that is installed from this folder")  # fmt: skip
         return Kept.of_script(found, self.folder, cwd)
 
@@ -236,19 +241,15 @@ def commit(folder: str | os.PathLike, name: str) -> Commit:
 
 
 def diff(
-    base: str,
-    head: str,
-    command: Sequence[str],
-    gpu: str = "h200",
-    *,
-    carried: Sequence[str] = (),
-    folder: str | os.PathLike = ".",
-    **options,
-) -> Moved:
+    base: str, head: str, command: Sequence[str], gpu: str = "h200", *, largest: tuple[str, range] | None = None,
+    carried: Sequence[str] = (), folder: str | os.PathLike = ".", **options,
+) -> Moved:  # fmt: skip
     """What a command's peak differs by between two commits, line by line.
 
     Args:
         base, head: commits, by names that git knows. command, gpu, options: as `rehearse_script` takes them.
+        largest: a name and its values, as `everybyte.answers.scripts.largest` takes them, for `{name}` in the command: the largest value
+            that fits is found at both, and the peaks are those with the base's.
         carried: files and folders of the repository that git does not have, such as data, to stand in the copy too.
         folder: in the repository, where the command runs.
 
@@ -257,13 +258,35 @@ def diff(
     """
     ends = commit(folder, base), commit(folder, head)
     with _copy(folder, carried) as copy:
-        kept = []
+        kept, fits, value = [], [], None
         for one in ends:
             try:
-                kept.append(copy.kept(one, command, gpu, **options))
+                if largest is None:
+                    kept.append(copy.kept(one, command, gpu, **options))
+                    continue
+                found, value, fit = _largest(copy, one, command, gpu, largest, value, options)
+                kept.append(found)
+                fits.append(fit)
             except ValueError as error:
                 raise ValueError(f"{error} (at {one})") from None
-    return Moved(*ends, Change(*kept))
+    return Moved(*ends, Change(*kept), {largest[0]: (fits[0], fits[1])} if largest else {})
+
+
+def _largest(copy, commit, command, gpu, largest, value, options):
+    """(The peak with a value, by default the largest that fits, or the first where none does; that value; the largest that fits)."""
+    name, values = largest
+    cwd = copy.stand(commit)
+    found = scripts.largest(command, name, values, gpu, cwd=cwd, **options)
+    value = value or str(values[0] if found.value is None else found.value)
+    if found.last and found.last.value == value:
+        return copy.told(found.last.found, cwd), value, found.value
+    words, variables = scripts.filled(command, {name: value})
+    options = {option: said for option, said in options.items() if option != "memory"} | {"memory": scripts.WIDE}
+    return (
+        copy.told(rehearse_script(words, gpu, cwd=cwd, quiet=True, environment=variables, **options), cwd),
+        value,
+        found.value,
+    )
 
 
 def bisect(
@@ -316,7 +339,7 @@ class _Search:
         if place not in self.known:
             try:
                 self.known[place] = self.copy.kept(self.line[place], *self.asked, **self.options)
-            except ValueError as error:
+            except (ValueError, reports.Lost) as error:
                 self.known[place] = str(error)
             kept = self.known[place]
             self.say(f"{self.line[place]}: {kept if isinstance(kept, str) else units.exact(kept.peak)}")

@@ -31,7 +31,8 @@ class Line:
 
     Attributes:
         where: `train.py:31`, relative to the folder of the project; or a part of memory, of a budget.
-        code: the line's text; it finds the line again where others were written above it. inner: the line of a library that it called.
+        code: the line's text; it finds the line again where others were written above it. inner: the line of a library that it called, and
+            the node of backward where one made the tensors: then the line is that of forward.
         tensors, bytes: how many live, and what they take.
     """
 
@@ -80,10 +81,8 @@ class Kept:
             ValueError: where the script ended with an error: its peak is not that of a step.
         """
         if found.status or found.oom:
-            allowed = f"a command that ends with exit status 0 or makes {found.processes[0]['steps'] + 1} steps before"
-            raise ValueError(
-                f"rehearse.command: {checks.shown(' '.join(found.command))} {_failure(found)}; allowed: {allowed}"
-            )
+            said = f"{checks.shown(' '.join(found.command))}: {found.died or found.failure}"
+            raise ValueError(f"rehearse.command: {said}; allowed: a command that ends without an error")
         process, device = found._worst
         peak, cwd = device["peak"] or {}, os.path.abspath(cwd)
         root = os.path.abspath(root or cwd)
@@ -160,18 +159,10 @@ def _inside(path, folder):
     return path == folder or path.startswith(folder + os.sep)
 
 
-def _failure(found):
-    """How a script failed, in words."""
-    process = found._worst[0]
-    if oom := process["oom"]:
-        where = f" at {oom['line']}" if oom["line"] else ""
-        return f"ran out of memory in {oom['at']}{where}: {units.text(oom['requested'] or 0)} asked for, {units.text(oom['free'])} free"
-    return f"ended {process['stopped'] or f'with exit status {found.status}'}"
-
-
 def _line(row, root, cwd):
     """A line of a report, relative to the project's folder, with its text."""
-    said, inner = row["line"], row["inner"] or ""
+    said, node = row["line"] or row.get("forward"), row.get("node")
+    inner = ", ".join(filter(None, (row["inner"], f"{node} in backward" if node else "")))
     if said is None or said == history.REST:
         return Line(said or (inner and "a library" or BACKWARD), "", inner, row["tensors"], row["bytes"])
     file, _, number = said.rpartition(":")
@@ -230,7 +221,8 @@ class Change(Shown):
 
     def _facts(self):
         before, after = self.before, self.after
-        yield from ((name, getattr(before, name), getattr(after, name)) for name in ("of", "witness", "gpu"))
+        names = {"of": "what ran", "witness": "the witness", "gpu": "the GPU"}
+        yield from ((said, getattr(before, name), getattr(after, name)) for name, said in names.items())
         for name in {**before.versions, **after.versions}:
             yield name, before.versions.get(name), after.versions.get(name)
 

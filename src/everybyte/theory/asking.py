@@ -81,7 +81,8 @@ def requests(course, values, workspace: int, whole: Made | None = None) -> Shape
         same = dict(zip(_found(asking.step()[0]), standing, strict=True))
         step = [request._replace(key=same.get(request.key, request.key)) for request in step]
     steady = named(step, runs, standing)
-    inserted = [(marks.pop("updated"), states)]
+    updated = marks.pop("updated")
+    inserted = asking.made(states) if asking.moves else [(updated, states)]
     inserted += [(place, [Request(-key, workspace)]) for key, place in enumerate(marks.values(), 1)]
     first, turns = [request for run in steady for request in run.requests], list(runs)
     unfound = {mine.key for mine, request in zip(first, step, strict=True) if request.key in standing}
@@ -115,6 +116,16 @@ class _Asking:
         self._alive: set[int] = set()
         self._sizes: dict[int, int] = {}  # of every tensor that was taken
         self._count = self._start = 0  # keys, and how many of them before this step
+        #: Of the last step: where a weight's own optimizer is at work, its states' bytes, the stream.
+        self.moves: list[tuple] = []
+
+    def made(self, states):
+        """(place, requests) of the states of each optimizer that has one weight, in the order in which backward calls them."""
+        left: dict = {}
+        for request in states:
+            left.setdefault(request.bytes, []).append(request.key)
+        asked = [(place, size, stream) for place, sizes, stream in self.moves for size in sizes]
+        return [(place, [Request(left[size].pop(0), size, stream)]) for place, size, stream in reversed(asked)]
 
     def beginning(self, pieces, whole):
         """The weights, made and then as they stay, and what else stands before the first step."""
@@ -211,6 +222,7 @@ class _Asking:
         micro-batch's begins; what is no micro-batch's is with the one before it."""
         out, places, stood, runs = [], {}, self._standing(), [(0, 0)]
         self._start = start = self._count
+        self.moves = []
         for operation, turns in self.operations:
             before = self._count
             if turns.get("batch", runs[-1][0]) != runs[-1][0]:
@@ -218,6 +230,9 @@ class _Asking:
             self.take(operation.taken, out, turns, operation.stream)
             if operation.kernel[:1] == ("product",) and operation.phase in THREADS:
                 places.setdefault(operation.phase, len(out))
+            if operation.kernel[:1] == ("moved",):
+                sizes = [self.reading.amounts.number(size) for size in operation.kernel[1:]]
+                self.moves.append((len(out), sizes, operation.stream))
             if operation.name == "after_backward" or operation.kind == "prepared":
                 places["updated"] = len(out)
             for piece in operation.freed:
