@@ -4,6 +4,7 @@ A node's line is noted as it is made, where PyTorch's anomaly mode notes a stack
 NaN, and off in backward. Source: PyTorch, `torch/csrc/autograd/function.h` (`Node`), `python_anomaly_mode.cpp`.
 """
 
+import importlib
 import sys
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator
@@ -25,7 +26,7 @@ class Nodes:
         self.torch, self.counts = torch, counts
         self.began: dict[int, list[int]] = {}
         self.named: dict[int, list[dict | None]] = {}
-        traces = torch.fx.traceback
+        traces = importlib.import_module("torch.fx.traceback")
         original = traces.format_stack
 
         def format_stack():
@@ -91,6 +92,15 @@ def graph(roots: Iterable) -> list:
                 found[node] = None
                 waiting.append(node)
     return list(found)
+
+
+#: What the report says where `saved` finds nothing.
+UNTOLD = "of the parts at the peak, what is saved for backward stands among other: this PyTorch does not tell whether a hook has packed it"
+
+
+def tells(torch) -> bool:
+    """Whether PyTorch tells what a node has saved without calling hooks; 2.6 does not."""
+    return hasattr(torch._C._autograd.SavedTensor, "data")
 
 
 @cache

@@ -5,6 +5,7 @@ An owner is asked which tensors it has at a moment; a tensor's address and the n
 
 import functools
 import gc
+import importlib
 import weakref
 from bisect import bisect_right
 from collections import Counter, deque
@@ -52,7 +53,7 @@ class Owners:
 
     def _watch_checkpoints(self):
         """Note the inputs of what is checkpointed: no node of the graph saves them."""
-        checkpoints = self.torch.utils.checkpoint
+        checkpoints = importlib.import_module("torch.utils.checkpoint")
         frame, older = getattr(checkpoints, "_CheckpointFrame", None), getattr(checkpoints, "_NoopSaveInputs", None)
         holder, name = (frame, "save_inputs") if hasattr(frame, "save_inputs") else (older, "setup_context")
         if holder is None:
