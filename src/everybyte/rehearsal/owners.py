@@ -21,8 +21,9 @@ LOOKS, WORKSPACES = 256, 2
 def blocks(tensor) -> Iterator[tuple[int, int]]:
     """(device, address) of what a tensor stands in; of a tensor that is made of others, theirs. Nothing where it is on no GPU."""
     if (parts := getattr(type(tensor), "__tensor_flatten__", None)) and not hasattr(tensor, "fake_mode"):
-        for name in parts(tensor)[0]:
-            yield from blocks(getattr(tensor, name))
+        for one in (getattr(tensor, name) for name in parts(tensor)[0]):
+            if hasattr(one, "untyped_storage"):  # a DTensor's mesh is none
+                yield from blocks(one)
     elif tensor.device.type == "cuda" and not hasattr(tensor, "fake_mode"):
         storage = tensor.untyped_storage()
         if storage.nbytes():
