@@ -14,6 +14,9 @@ from typing import Any
 
 from . import history
 
+#: How many nodes are remembered at least: those of the last steps.
+MOST = 100_000
+
 
 class Nodes:
     """The nodes that ran in backward, by the number of allocations that each device had made before them.
@@ -75,6 +78,8 @@ class Nodes:
             else:
                 began.append(count)
                 named.append(one)
+            if len(began) > 2 * MOST:
+                del began[:MOST], named[:MOST]
 
     def of(self, device: int, allocation: int) -> dict | None:
         """The `node` that made an allocation of that number, and the line in `forward` that made the node; None outside of backward."""
