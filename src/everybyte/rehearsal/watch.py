@@ -133,6 +133,8 @@ class _Watched:
         self.last_step = int(told.get(STEPS) or 0)
         self.nodes = nodes.Nodes(torch, self._allocations)
         self.owners = owners.Owners(torch, int(told.get(WORKSPACE) or 0))
+        if not nodes.tells(torch):
+            self._note(nodes.UNTOLD)
         others.without_cudnn(torch)
         others.normal_without_a_look(torch)
         torch.cuda._lazy_call(self._begin)
