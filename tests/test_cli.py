@@ -20,7 +20,7 @@ from everybyte.ask.choices import CHOICES, LOOPS, OWNED
 from everybyte.command import FIRST, STATUSES, main
 
 SMALL = ["gpt2", "--batch", "1", "--sequence", "8"]
-COUNTED = {"budget": [], "dry-run": ["operations", "timeline", "owners"]}
+COUNTED = {"budget": [], "dry-run": ["operations", "timeline", "owners", "alive"]}
 KEYS = ["witness", "model", "setup", "parts", "phases", "peak", "peak_at"]
 WITHOUT_TORCH = """
 import sys
@@ -150,6 +150,7 @@ def test_every_option_reaches_the_setup(capsys):
         "offload",
         "buckets",
         "no_sync",
+        "optimizer_in_backward",
         *vars(LOOPS["plain"]),
         "loop",
     }
@@ -203,7 +204,7 @@ def test_it_rounds_up(capsys, command):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ("bugdet gpt2", "command.name: 'bugdet' is unknown; did you mean 'budget'? allowed: models, "),
+        ("bugdet gpt2", "command.name: 'bugdet' is unknown; did you mean 'budget' or 'bisect'? allowed: models, "),
         ("budget", "the following arguments are required: model; see everybyte budget --help"),
         ("budget gtp2", "model.name: 'gtp2' is unknown; did you mean 'gpt2'"),
         ("dry-run gtp2", "model.name: 'gtp2' is unknown; did you mean 'gpt2'"),
@@ -557,7 +558,7 @@ def test_once_all_is_said_ctrl_c_is_silent():
 def test_the_command_is_that_entry():
     said = tomllib.loads((Path(__file__).resolve().parents[1] / "pyproject.toml").read_text(encoding="utf-8"))
     assert said["project"]["scripts"] == {"everybyte": "everybyte_command:main"}
-    assert said["tool"]["setuptools"]["py-modules"] == ["everybyte_command"]
+    assert said["tool"]["setuptools"]["py-modules"] == ["everybyte_command", "everybyte_pytest"]
 
 
 def test_the_code_that_runs_a_model_is_chosen(capsys):

@@ -138,7 +138,7 @@ def test_what_is_no_lack_of_memory_is_said(text, looks):
 def test_switches_for_this_run_with_bytes_and_time():
     model, setup = eb.model("gpt2"), eb.Setup(batch=32, precision="bf16-mixed")
     found = eb.doctor(NEED, model, setup, "rtx-4090")
-    ranked = [one for one in found.advice if one.fits is not None]
+    ranked = [one for one in found.advice if one.setup]
     assert len(ranked) >= 3 and any(one.fits for one in ranked)
     peak = eb.budget(model, setup, 512).peak
     for one in ranked:
@@ -159,7 +159,7 @@ def test_what_does_not_go_together():
 def test_a_snapshot():
     segment = {"device": 0, "address": 0, "total_size": 100 * MIB, "allocated_size": 60 * MIB, "stream": 0, "segment_type": "large",
                "blocks": [{"size": 60 * MIB, "state": "active_allocated"}, {"size": 40 * MIB, "state": "inactive"}]}  # fmt: skip
-    events = [{"action": "oom", "size": 50 * MIB, "device_free": 0}]
+    events = [{"action": "oom", "size": 30 * MIB, "device_free": 0}]
     found = eb.doctor(eb.snapshot(pickle.dumps({"segments": [segment], "device_traces": [events]})))
     assert found.cause == "fragmentation" and found.advice[0].saves == 40 * MIB
 

@@ -13,7 +13,7 @@ PACKAGE = Path(__file__).resolve().parents[1] / "src" / "everybyte"
 
 GROUND = {"common", "units"}
 #: What a step is, and what is asked for.
-ASKED = {"ask.choices", "ask.mesh", "ask.objectives", "ask.schedules", "ask.setup"}
+ASKED = {"ask.choices", "ask.lengths", "ask.mesh", "ask.objectives", "ask.schedules", "ask.setup"}
 STATED = GROUND | {"step", "catalog", "rules"} | ASKED
 FORMULAS = STATED | {"theory", "formulas"}
 BUDGET = FORMULAS | {"theory.budget", "allocator"}
@@ -24,14 +24,17 @@ DRAW = BUDGET | {"draw"}
 COUNTED = STATED | {"reference"}
 ANSWERS = {
     f"answers.{name}"
-    for name in ("alignment", "comparison", "diagnosis", "leaking", "machine", "monitoring", "own", "serving")
+    for name in """
+        advice alignment comparison diagnosis epochs explanation leaking machine monitoring
+        own recorded rehearsing scripts serving sides
+    """.split()
 }
 EVERYTHING = (
     DRAW
     | COUNTED
     | PLANNING
     | ANSWERS
-    | {"derivation", "deriving", "dryrun", "evidence", "explore", "lab", "published", "rehearsal", "teach"}
+    | {"derivation", "deriving", "dryrun", "evidence", "explore", "lab", "published", "guard", "rehearsal", "teach"}
 )
 #: Room, or a file of its own rule -> the rooms and files that it may import, besides its own.
 MAY = {
@@ -42,6 +45,7 @@ MAY = {
     "ask.mesh": GROUND | {"ask.schedules"},
     "ask.schedules": GROUND,
     "ask.choices": GROUND,
+    "ask.lengths": GROUND,
     "rules": GROUND | {"catalog", "ask.choices", "ask.mesh", "ask.schedules"},
     "ask.setup": GROUND | {"catalog", "rules", "ask.choices", "ask.mesh"},
     "ask.objectives": GROUND | {"catalog", "rules", "ask.mesh", "ask.setup"},
@@ -61,11 +65,18 @@ MAY = {
     "answers.fit": BUDGET | {"derivation", "answers.headroom", "answers.plan"},
     "answers.own": STATED | PLANNING | {"theory.budget", "derivation", "deriving", "allocator"},
     "answers.alignment": STATED | {"theory", "theory.budget", "answers.headroom", "answers.serving", "answers.work"},
+    "answers.epochs": BUDGET | {"derivation", "deriving", "draw", "answers.headroom"},
     "answers.leaking": GROUND,
+    "answers.scripts": STATED | {"answers.headroom", "rehearsal"},
     "answers.machine": GROUND,
     "answers.monitoring": STATED | {"evidence", "draw", "answers.leaking", "answers.diagnosis"},
-    "answers.diagnosis": BUDGET | PLANNING | {"evidence"},
+    "answers.advice": BUDGET | PLANNING | {"evidence"},
+    "answers.recorded": BUDGET | PLANNING | {"evidence", "answers.advice"},
+    "answers.diagnosis": BUDGET | PLANNING | {"evidence", "answers.advice", "answers.recorded"},
+    "answers.rehearsing": STATED | {"evidence", "rehearsal", "answers.advice", "answers.headroom"},
     "answers.comparison": DRAW | COUNTED | {"dryrun", "lab", "rehearsal"},  # where the two sides meet
+    "answers.sides": BUDGET | {"evidence", "lab", "rehearsal", "answers.comparison"},
+    "answers.explanation": STATED | {"answers.sides", "draw"},
     "evidence": STATED | {"allocator", "draw"},
     "draw": BUDGET,
     "explore": DRAW | PLANNING | {"derivation", "dryrun", "evidence", "answers.serving"},
@@ -76,11 +87,12 @@ MAY = {
     "dryrun": COUNTED | {"allocator"},
     "lab": COUNTED,
     "derivation": STATED | {"draw"},  # a formula, whoever derived it
-    "deriving": COUNTED | {"dryrun", "derivation"},
+    "deriving": COUNTED | {"allocator", "dryrun", "derivation"},
     "rehearsal": COUNTED | {"lab", "evidence"},
     "published": BUDGET
     | COUNTED
     | {"dryrun", "rehearsal", "answers.throughput", "answers.headroom"},  # what others say, against either side
+    "guard": STATED | {"rehearsal", "answers.scripts"},
     "command": EVERYTHING | {"__init__"},
     "__init__": EVERYTHING,
 }

@@ -49,7 +49,7 @@ def private(text):
 def text_of(path):
     data = path.read_bytes()
     opened = {".gz": gzip.decompress, ".xz": lzma.decompress}.get(path.suffix, bytes)
-    return opened(data).decode(errors="replace" if path.suffix == ".pickle" else "strict")
+    return opened(data).decode(errors="replace" if ".pickle" in path.suffixes else "strict")
 
 
 def test_no_path_of_a_machine_and_no_registry_in_a_tracked_file():

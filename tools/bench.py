@@ -104,11 +104,11 @@ def serving():
 
 def agreement(seeds=5000):
     """Every step of the grid, and `seeds` random ones of any architecture, saved and shared in any way, and of each a tenth as many
-    with adapters, on one GPU or several, in a library's loop, or whose sequences are shared, matrices or experts divided, or layers
+    with adapters, on one GPU or several, in a library's loop, with what saves memory besides, or whose sequences are shared, matrices or experts divided, or layers
     cut into a pipeline, or whose small optimizer has a share: predicted and counted."""
     drawn = (grid.everything(seed)[:2] for seed in range(seeds))
     configurations = [step for step in chain(grid.steps(), drawn) if not_derived(*step) is None]
-    for draw in (grid.adapted, grid.apart, grid.library):
+    for draw in (grid.adapted, grid.apart, grid.library, grid.spared):
         configurations += [step for *step, _ in map(draw, range(seeds // 10)) if not_derived(*step) is None]
     configurations = [(*step, grid.BLOCKS, 0) for step in configurations]
     for draw in (grid.ring, grid.divided, grid.visited, grid.halved, grid.crossed, grid.piped, grid.staged, grid.lean):

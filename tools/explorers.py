@@ -10,11 +10,13 @@ import sys
 from collections.abc import Mapping
 from itertools import product
 from pathlib import Path
+from random import Random
 
 from margins import EXPLORERS, margins
 
 from everybyte import explore
 from everybyte.allocator import Allocator
+from everybyte.answers.epochs import epoch
 from everybyte.answers.layouts import layouts
 from everybyte.ask.mesh import Mesh
 from everybyte.ask.setup import Setup
@@ -30,6 +32,8 @@ NAMES = ("precision", "step", "checkpointing", "planning", "batches", "sharding"
 TOKENS, MOST = 2**22, 12
 #: How many moments of the first step and of the second are kept, between their ends.
 BETWEEN = 10
+#: Of an epoch one step in so many is kept, and the last.
+EVERY = 10
 _BARS, _LAYOUTS = (sys.modules[opened.__module__] for opened in (allocator, combining))
 
 
@@ -85,6 +89,67 @@ def play_step(configuration: str) -> list[segments.Moment]:
     return found
 
 
+def play_epoch(order: str, configuration: str) -> list[segments.Moment]:
+    """The segments when a step has the most, of the 150 steps of many lengths that an H200 ran (`beside/scripts/epoch.py`)."""
+    draw = Random(0)
+    lengths = [max(16, min(4096, int(draw.lognormvariate(6.0, 0.8)))) for _ in range(600)]
+    llama = model("llama-3.1-8b").replace(
+        layers=3,
+        width=1024,
+        ffn_width=2816,
+        heads=16,
+        kv_heads=4,
+        head_width=64,
+        vocabulary=32_003,
+        embedding_width=1024,
+    )
+    found = epoch(llama, Setup(batch=4, sequence=4096, precision="bf16"), lengths, order="given", gpu="h200")
+    steps = list(found.steps)
+    if order == "largest":
+        steps.insert(0, steps.pop(max(range(len(steps)), key=lambda i: steps[i][0].sequence)))
+    elif order == "shortest":
+        steps = found.with_(order="ascending").steps
+    allocator, here, told = Allocator(configuration), {}, []
+    serve(allocator, here, found.source.beginning(steps[0]))
+    for number, step in enumerate(steps):
+        asked = found.source.at(step, number == 0)
+        place = most_of(asked) if number % EVERY == 0 or number == len(steps) - 1 else 0
+        serve(allocator, here, asked[:place])
+        if place:
+            label = f"step {number + 1}, 4 × {step[0].sequence:,} tokens"
+            told.append(segments.standing(label, allocator, {}, merge=True))
+        serve(allocator, here, asked[place:])
+    return told
+
+
+def serve(allocator, here, asked):
+    """Serve requests. here: key -> addresses."""
+    for key, size, stream in asked:
+        if size:
+            here.setdefault(key, []).append(allocator.malloc(size, stream))
+        elif here.get(key):
+            allocator.free(here[key].pop(0))
+
+
+def most_of(asked):
+    """After how many requests of a step the most bytes live."""
+    sizes, live, most, place = {}, 0, 0, 0
+    for number, (key, size, _) in enumerate(asked, 1):
+        if size:
+            sizes.setdefault(key, []).append(size)
+            live += size
+        elif sizes.get(key):
+            live -= sizes[key].pop(0)
+        if live > most:
+            most, place = live, number
+    return place
+
+
+def epochs(label):
+    """An epoch's moments as the file has them."""
+    return json.dumps([vars(m) for m in play_epoch(*segments.EPOCHS[label])], separators=(",", ":"))
+
+
 def moments(configuration):
     """A step's moments as the file has them."""
     return json.dumps([vars(m) for m in play_step(configuration)], separators=(",", ":"))
@@ -104,6 +169,7 @@ def main():
     store(_BARS.FILE, {label: json.dumps(simulate(run, _BARS.SETTINGS)) for label, run in _BARS.RUNS.items()})
     store(_LAYOUTS.FILE, {key: json.dumps(priced(*run)) for key, run in every().items()})
     store(PIECES, {name: json.dumps(margins(name)) for name in EXPLORERS})
+    store(segments.EPOCHS_FILE, {label: epochs(label) for label in segments.EPOCHS})
     store(segments.FILE, {label: moments(configuration) for label, configuration in segments.PLAYED.items()})
 
 

@@ -240,6 +240,28 @@ def lean(seed: int, draw) -> tuple[eb.Model, eb.Setup, int] | None:
         return model, setup, 0 if kind in (shared, apart) else rank
 
 
+@_again(15)
+def spared(seed: int, draw) -> tuple[eb.Model, eb.Setup, int] | None:
+    """Any architecture, any way to save memory and to share it, beside one that `everything` does not draw."""
+    model, setup, block = draw([everything, everything, adapted, apart, one_function])(draw(range(10**6)))
+    setup = setup.replace(**SPARED[draw(list(SPARED))](setup, draw))
+    setup.check_model(model)
+    if not_derived(model, setup) is None:
+        return model, setup, block
+
+
+def _in_backward(setup, draw):
+    alone = {"gpus": 1, "buckets": "copies", "sharding": "none"} if setup.sharding in ("none", "zero1") else {}
+    narrow = {"precision": draw(["bf16", "bf16-mixed", "fp32"]), "master_gradients": "bf16"}
+    narrow = narrow if setup.dtypes.loss_scaling or setup.dtypes.master else {}
+    changes = {"accumulation": 1, "no_sync": False, "offload": "none", "optimizer_in_backward": True}
+    return changes | alone | narrow
+
+
+#: Fields that they change.
+SPARED = {"optimizer in backward": _in_backward}
+
+
 @_again(9)
 def library(seed: int, draw) -> tuple[eb.Model, eb.Setup, int]:
     """Any architecture of the two families in a library's own loop, any way to save memory."""

@@ -20,7 +20,7 @@ from everybyte.rehearsal import devices, place
 from everybyte.rehearsal.script import surroundings
 
 #: Fields that are kept.
-EVENT = ("action", "addr", "size", "stream")
+EVENT = ("action", "addr", "size", "stream", "device_free")
 SEGMENT = (
     "device",
     "address",

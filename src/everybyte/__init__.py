@@ -30,9 +30,13 @@ if TYPE_CHECKING:  # what editors and type checkers see of the names that are fe
     from . import allocator, draw, explore, units
     from .answers.comparison import Comparison, compare
     from .answers.diagnosis import Diagnosis, doctor
+    from .answers.epochs import Epoch, epoch
+    from .answers.explanation import Explanation, explain
     from .answers.leaking import Leaks, leaks
     from .answers.monitoring import Monitor
+    from .answers.scripts import Largest, Tried, largest, tried
     from .answers.serving import Serving, serve
+    from .ask.lengths import Lengths
     from .derivation import Derivation
     from .deriving import derive
     from .dryrun import Trace, dry_run
@@ -54,7 +58,10 @@ _HOME |= {
     "Snapshot": "evidence",
     "snapshot": "evidence",
 }
+_HOME |= {"Epoch": "answers.epochs", "epoch": "answers.epochs", "Lengths": "ask.lengths"}
 _HOME |= {"Leaks": "answers.leaking", "leaks": "answers.leaking", "Monitor": "answers.monitoring"}
+_HOME |= {"Explanation": "answers.explanation", "explain": "answers.explanation"}
+_HOME |= dict.fromkeys(("Largest", "Tried", "largest", "tried"), "answers.scripts")
 _HOME |= {"Settled": "published.settling", "settle": "published.settling"}
 #: Modules that are reached as `everybyte.draw`: they load matplotlib, ipywidgets or nothing when they are first used.
 _MODULES = ("allocator", "draw", "explore", "units")

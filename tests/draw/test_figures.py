@@ -10,6 +10,7 @@ from matplotlib.text import Text
 
 import everybyte as eb
 from everybyte import draw
+from everybyte.answers.explanation import Explanation, Gap
 from everybyte.ask import schedules
 from everybyte.ask.mesh import Mesh
 from everybyte.reference import GPT, Llama
@@ -33,6 +34,11 @@ FORMATS = {
 X = [128, 256, 512, 1024]
 CURVES = {"scores": ("activations", [x * x for x in X]), "flash": ("activations", [5.0 * x for x in X])}
 MAP = [1, 2, 4], [64, 128], [[0, 0, 1], [0, 1, 1]], [("optimizer", "optimizer step"), ("loss", "loss backward")]
+GAP = Explanation(
+    3 * GIB, 5 * GIB, ("a budget", "a snapshot"), "reserved",
+    [Gap("tensors", " ".join([f"only seen: train.py:{n}", *["forward"] * n]), "activations", n, GIB if n % 2 else -GIB) for n in range(1, 14)]
+    + [Gap("tensors", "a rest", "other", 0, 2**20, False), Gap("reserved", "kept", "cached", 0, GIB - 2**20)],
+)  # fmt: skip
 RATIOS = {
     "one": [(1.0, "holds", "weights")] * 20 + [(0.03, "off", "activations and loss at the peak")],
     "two": [(12.5, "off", "a lower bound")],
@@ -74,6 +80,10 @@ FIGURES = {
     "learned": lambda: draw.learned(
         {f"way {i}": [[(10, 3.0), (20, None), (30, 2.5)]] * 2 for i in range(8)}, "steps", "prose"
     ),
+    "waterfall": lambda: draw.waterfall(GAP),
+    "waterfall, one": lambda: draw.waterfall(
+        Explanation(2 * GIB, GIB, ("a budget", "its own"), "tensors", GAP.rows[:1])
+    ),
     "timeline, capacity": lambda: draw.timeline(TRACE, "GPT-2", capacity=8 * GIB),
 }
 
@@ -108,6 +118,12 @@ def test_bars_are_as_long_as_their_bytes():
 )
 def test_what_does_not_fit_is_said(capacity, said):
     assert said in draw.stacked(ROWS, capacity=capacity).alt
+
+
+def test_a_waterfall_goes_from_what_was_predicted_to_what_was_seen():
+    bars = draw.waterfall(GAP).axes[0].patches
+    assert [round(bar.get_x() + bar.get_width(), 3) for bar in bars][:3] == [3, 4, 3] and len(bars) == 14
+    assert "Not explained: 1.00 MiB." in draw.waterfall(GAP).alt
 
 
 def test_the_timeline_marks_the_peak():

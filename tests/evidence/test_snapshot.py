@@ -11,6 +11,7 @@ from pickled import block, event, frame, plain, segment
 from timing import ends
 
 import everybyte as eb
+from everybyte.allocator import replay
 from everybyte.command import main
 from everybyte.evidence import Refused
 
@@ -33,9 +34,9 @@ def test_the_peak_and_whose_it_was():
         1,
         [4 * MIB, 14 * MIB, 4 * MIB, 4 * MIB, 6 * MIB],
     )
-    assert memory.parts() == {"activations": 10 * MIB, "gradients": 4 * MIB}
+    assert memory.parts() == {"activations": 10 * MIB, "before": 4 * MIB}
     assert [(row.where, row.bytes) for row in memory.held()][0] == ("train.py:12 main", 10 * MIB)
-    assert memory.parts(4) == {"optimizer": 2 * MIB, "gradients": 4 * MIB}
+    assert memory.parts(4) == {"optimizer": 2 * MIB, "before": 4 * MIB}
     assert (memory.requested, memory.allocated, memory.reserved) == (6 * MIB, 6 * MIB, 20 * MIB)
     assert "14.00 MiB" in repr(memory.table())
 
@@ -177,7 +178,10 @@ def rehearsed(name):
     segments = []
     for address, expandable, inside in kept["segments"]:
         blocks = [{"size": size, "requested_size": asked, "state": state} for size, asked, state in inside]
-        segments.append(segment(address, blocks) | {"is_expandable": expandable})
+        small = all(asked <= MIB for _, asked, state in inside if state != "inactive")
+        segments.append(
+            segment(address, blocks) | {"is_expandable": expandable, "segment_type": "small" if small else "large"}
+        )
     return kept, eb.snapshot(pickle.dumps({"segments": segments, "device_traces": [events]})).main
 
 
@@ -240,6 +244,15 @@ def test_what_is_innermost_says_whether_it_is_the_loss(names, found):
     files["cross_entropy"] = "/v/site-packages/torch/nn/functional.py"
     frames = [frame(files.get(name, "/me/train.py"), 1, name) for name in names]
     assert eb.evidence.snapshots.part(frames) == found
+
+
+@pytest.mark.parametrize("name", ["plain", "expandable", "tight", "zero3", "collected", "zero3-expandable"])
+def test_what_empty_cache_gives_back_is_what_the_allocator_gives_back(name):
+    kept, memory = rehearsed(name)
+    allocator = replay(kept["events"], kept["settings"], kept["total"]).allocator
+    before = allocator.reserved
+    allocator.empty_cache()
+    assert memory.emptied == before - allocator.reserved and memory.reserved == before
 
 
 def test_too_large_a_file_is_refused_unread(monkeypatch):

@@ -39,6 +39,7 @@ EXPLORERS = {
     "combining": explore.combining,
     "allocations": explore.allocations,
     "played": explore.played,
+    "epochs": explore.epochs,
     "memory_map": lambda: explore.memory_map(example.left()),
 }
 PAGE = Path(__file__).with_name("page.mjs").read_text(encoding="utf-8")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from everybyte.rehearsal import compiled, history, place, rehearse_script, watch
+from everybyte.rehearsal import compiled, history, phases, place, rehearse_script
 
 SCRIPTS = Path(__file__).with_name("scripts")
 ALL = pytest.mark.thorough("it compiles for half a minute")
@@ -96,7 +96,7 @@ def test_a_graph_s_pool_is_what_no_live_tensor_has():
 
 def test_in_which_step_an_allocation_was_made():
     marks = [("after_forward", 3), ("after_step", 9), ("after_forward", 12), ("after_step", 20)]
-    assert [watch.step(number, marks) for number in (1, 9, 10, 20, 21)] == [0, 0, 1, 1, 2]
+    assert [phases.step(number, marks) for number in (1, 9, 10, 20, 21)] == [0, 0, 1, 1, 2]
 
 
 def test_generated_code_is_nobody_s_line():

@@ -1,6 +1,6 @@
 """An allocator's history: the most bytes at once, where that was, what lived then. The snapshots are made up."""
 
-from everybyte.rehearsal import history, watch
+from everybyte.rehearsal import history, phases
 
 FORWARD = [
     {"filename": "/env/lib/python3.11/site-packages/torch/nn/functional.py", "line": 9, "name": "linear"},
@@ -33,22 +33,25 @@ def test_the_peak_is_found_between_what_came_before_and_what_is_left():
         event("alloc", 2, 10),
     ]
     left = [block(1, 1000, MADE), block(2, 10), block(3, 50, FORWARD), block(4, 999, state="inactive")]
-    instant = history.most(snapshot(events, left), 0)
+    instant = history.most(history.memory(snapshot(events, left), 0))
     assert instant.live == 1000 + 30 + 100 + 50 and instant.allocation == 2 and instant.frames == FORWARD
-    assert sorted(size for size, _ in instant.held) == [30, 50, 100, 1000]
-    assert history.holders(instant) == [
-        {"line": "/x/train.py:3", "inner": None, "tensors": 1, "bytes": 1000},
-        {"line": "/x/train.py:12", "inner": "transformers/gpt2.py:70 forward", "tensors": 2, "bytes": 150},
-        {"line": None, "inner": None, "tensors": 1, "bytes": 30},
+    assert sorted((size, number) for size, _, number in instant.held) == [(30, 0), (50, 2), (100, 1), (1000, 0)]
+    none = dict.fromkeys(("line", "inner", "node", "forward", "forward_inner"))
+    assert history.holders(instant, lambda number: None) == [
+        none | {"line": "/x/train.py:3", "tensors": 1, "bytes": 1000},
+        none | {"line": "/x/train.py:12", "inner": "transformers/gpt2.py:70 forward", "tensors": 2, "bytes": 150},
+        none | {"tensors": 1, "bytes": 30},
     ]
-    few = history.holders(instant, rows=1)
+    node = {"node": "MmBackward0", "forward": "/x/train.py:8", "forward_inner": None}
+    few = history.holders(instant, {0: node}.get, rows=1)
     assert [row["bytes"] for row in few] == [1000, 180] and few[-1]["tensors"] == 3
+    assert history.holders(instant, {0: node}.get)[-1] == none | node | {"tensors": 1, "bytes": 30}
 
 
 def test_a_peak_before_the_history():
-    instant = history.most(snapshot([event("free_requested", 1, 500)], []), 0)
+    instant = history.most(history.memory(snapshot([event("free_requested", 1, 500)], []), 0))
     assert (instant.live, instant.allocation, instant.frames) == (500, 0, [])
-    assert history.most(snapshot([], [block(1, 5)], device=1), 0).live == 0  # another device's
+    assert history.most(history.memory(snapshot([], [block(1, 5)], device=1), 0)).live == 0  # another device's
 
 
 def test_whose_line_it_is():
@@ -62,6 +65,16 @@ def test_whose_line_it_is():
 
 def test_where_in_a_step_an_allocation_is():
     marks = [("after_forward", 10), ("backward_done", 20), ("after_backward", 21), ("after_step", 30)]
-    found = [watch.where(n, marks) for n in (10, 11, 21, 22, 31)]
+    found = [phases.where(n, marks) for n in (10, 11, 21, 22, 31)]
     assert found == ["forward", "backward", "backward", "optimizer step", "forward"]
-    assert watch.where(3, []) == "before any backward"
+    after = [phases.where(99, marks[:ended]) for ended in range(5)]  # and where the run ends, it is what had begun
+    assert after == ["before any backward", "backward", "backward", "optimizer step", "forward"]
+    spans = [("evaluation", 5, 20), ("generation", 9, 12)]
+    assert [phases.within(n, spans) for n in (5, 6, 10, 13, 21)] == [
+        None,
+        "evaluation",
+        "generation",
+        "evaluation",
+        None,
+    ]
+    assert phases.where(3, []) == "before any backward"

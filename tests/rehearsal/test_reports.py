@@ -8,7 +8,7 @@ import pytest
 from everybyte.rehearsal import reports
 
 SAID = {
-    "pid": 1, "rank": 0, "steps": 3, "reads": 0, "bytes_read": 0, "read_at": [], "streams": 0, "stopped": None, "began": 0, "argv": ["train.py"], "backwards": 5, "host": dict.fromkeys(("resident", "imported", "pinned", "shared", "workers"), 5), "sized_at": [], "groups": [], "torch": "2", "notes": [], "ended": False, "final": True,
+    "pid": 1, "rank": 0, "steps": 3, "reads": 0, "bytes_read": 0, "read_at": [], "streams": 0, "stopped": None, "lost": None, "began": 0, "argv": ["train.py"], "backwards": 5, "host": dict.fromkeys(("resident", "imported", "pinned", "shared", "workers"), 5), "sized_at": [], "groups": [], "torch": "2", "notes": [], "ended": False, "final": True,
     "devices": [{"device": 0, "memory": 9, "requested": 1, "allocated": 1, "reserved": 1, "segments": 1, "phases": {}, "stages": {}}],
 }  # fmt: skip
 

@@ -31,6 +31,43 @@ FAMILIES = {
     "gpt2": f"n_embd=1024 n_layer=3 n_head=16 vocab_size=32003 {NO_DROPOUT}",
     "olmo2": SMALL,
 }
+MIXTURE = "moe_intermediate_size=512 num_experts_per_tok=4"
+LATENT = f"{SMALL.replace('value_heads=4', 'value_heads=16')} {MIXTURE} kv_lora_rank=256 q_lora_rank=512 qk_rope_head_dim=64 v_head_dim=128"
+LATENT += " qk_nope_head_dim=128 n_routed_experts=16 n_shared_experts=1 first_k_dense_replace=1 n_group=4 topk_group=2"
+LINEAR = "linear_num_value_heads=8 linear_num_key_heads=4 linear_key_head_dim=128 linear_value_head_dim=128"
+FOUR = HEADS.replace("layers=3", "layers=4")
+#: Models of 2025 and 2026, and the ways to train with less.
+LATER = {
+    "deepseek_v3": LATENT,
+    "deepseek_v2": LATENT,
+    "glm4_moe": f"{HEADS} {MIXTURE} n_routed_experts=16 n_shared_experts=1 first_k_dense_replace=1 n_group=1 topk_group=1",
+    "glm4": f"{HEADS} pad_token_id=0",
+    "qwen3_moe": f"{HEADS} {MIXTURE} num_experts=16",
+    "qwen3_next": f"{FOUR} {MIXTURE} {LINEAR} num_experts=16 shared_expert_intermediate_size=512",
+    "qwen3_5_text": f"{FOUR} {LINEAR}",
+    "mamba2": "hidden_size=1024 num_heads=32 head_dim=64 state_size=128 num_hidden_layers=3 vocab_size=32003",
+    "falcon_h1": f"{HEADS} mamba_d_ssm=1024 mamba_n_heads=16 mamba_d_head=64 mamba_d_state=64",
+    "nemotron_h": 'hidden_size=1024 intermediate_size=2816 hybrid_override_pattern="M*-" num_hidden_layers=3 num_attention_heads=16 '
+    "num_key_value_heads=4 head_dim=64 mamba_num_heads=16 mamba_head_dim=64 ssm_state_size=64 vocab_size=32003",
+    "lfm2": f"{SMALL} block_ff_dim=2816",
+    "llama4_text": f"{HEADS} intermediate_size_mlp=2816 num_local_experts=4",
+    "gemma4_text": WINDOW,
+    "gemma3n_text": f"{WINDOW} vocab_size_per_layer_input=32003 num_kv_shared_layers=0",
+    "olmo3": WINDOW,
+    "smollm3": f"{SMALL} pad_token_id=0",
+    "minimax_m2": f"{HEADS} num_local_experts=8",
+    "kimi_linear": f"{FOUR} {MIXTURE} pad_token_id=0",
+    "ernie4_5_moe": f"{HEADS} {MIXTURE} moe_num_experts=16",
+}
+METHODS = ("foreach", "8bit", "4bit", "fp8", "backward", "muon", "offload", "pinned", "liger", "adafactor")
+EPOCHS = {
+    "random": ("random bf16", ""),
+    "largest first": ("largest bf16", ""),
+    "sorted": ("sorted bf16", ""),
+    "random, emptied": ("random bf16,empty", ""),
+    "random, expandable": ("random bf16", "expandable_segments:True"),
+    "random, rounded": ("random bf16", "roundup_power2_divisions:8"),
+}
 #: Name -> (model type, sequence, words, fields, the largest batch of `eb.fit` on an H200 by default, and with expandable segments).
 BORDERS = {
     "llama-1b bf16": ("llama", 4096, "bf16", LLAMA_1B, 10, 10),
@@ -72,7 +109,9 @@ COMPILED = {
     "nanogpt compiled 50304": "FOLDER --compile=True --n_layer=4 --vocab_size=50304",
 }
 #: Scripts that run alone on a GPU; that import transformers.
-ALONE, IMPORTS = ("outside", "rates"), ("causal_lm", "trainer", "lora", "loops", "generate", "decoder")
+ALONE, IMPORTS = ("outside", "rates"), (
+    "causal_lm", "trainer", "lora", "loops", "generate", "decoder", "epoch", "methods", "phases", "pictures", "sft",
+)  # fmt: skip
 TIMES = {
     "llama-1b bf16 4096": f"llama 4 4096 bf16,times {LLAMA_1B}",
     "llama-1b mixed 4096": f"llama 4 4096 mixed,times {LLAMA_1B}",
@@ -108,6 +147,18 @@ def cases(kernels: list) -> list[dict]:
             for batch in (most, most + 1):
                 title = f"{name}{' expandable' * bool(setting)} batch {batch}"
                 made.append(case("borders", title, "decoder", f"{kind} {batch} {length} {words} {fields}", **said))
+    for kind, fields in LATER.items():
+        attention = "eager" if kind == "mamba2" else "sdpa"
+        for words in (f"bf16,{attention}", f"mixed,{attention},full"):
+            made.append(case("later", f"{kind} {words}", "decoder", f"{kind} 4 512 {words} {fields}"))
+    made += [case("methods", method, "methods", f"{method} 4 1024 {SMALL}") for method in METHODS]
+    for name, (words, setting) in EPOCHS.items():
+        said = {"environment": {"PYTORCH_ALLOC_CONF": setting, "PYTORCH_CUDA_ALLOC_CONF": setting}} if setting else {}
+        order, how = words.split()
+        made.append(case("epochs", f"epoch {name}", "epoch", f"llama 4 150 {order} {how} {SMALL}", **said))
+    made.append(case("phases", "phases", "phases", "FOLDER"))
+    made += [case("pictures", f"pictures {w}", "pictures", f"2 448 512 bf16{w}") for w in ("", ",full", ",frozen")]
+    made += [case("trl", f"sft {words}", "sft", f"FOLDER {words}") for words in ("nll", "nll,full", "dft")]
     made += [case("times", name, "decoder", words, how="alone") for name, words in TIMES.items()]
     for number, one in enumerate(made):
         if one["script"] == "fsdp2":  # a process of torchrun's, alone

@@ -38,10 +38,12 @@ def command(case, told, folder):
     return [str(HERE / "tell.py"), str(told), str(script), *words]
 
 
-def run(case, rehearse, deadline, lock):
+def run(case, rehearse, deadline, lock, snapshots=None):
     """A line of the record."""
     with tempfile.TemporaryDirectory() as made:
         told, variables = Path(made) / "told.json", dict(os.environ) | case.get("environment", {})
+        if snapshots:
+            variables["BESIDE_SNAPSHOT"] = str(snapshots / f"{case['name'].replace(' ', '_')}.pickle.gz")
         words = command(case, told, made)
         if rehearse:
             asked = ["--gpu", rehearse, "--steps", "0", *case.get("options", [])]
@@ -79,6 +81,8 @@ def main():
     parser.add_argument("out", type=Path)
     parser.add_argument("--rehearse", metavar="GPU", help="rehearse, on this GPU of `everybyte gpus`")
     parser.add_argument("--groups", nargs="+", help="of cases (default all)")
+    parser.add_argument("--only", nargs="+", help="names of cases (default all)")
+    parser.add_argument("--snapshots", type=Path, metavar="FOLDER", help="keep PyTorch's memory snapshot of each")
     parser.add_argument("--jobs", type=int, default=2, help="how many at once")
     parser.add_argument("--seconds", type=float, default=3600, help="for all of them")
     options = parser.parse_args()
@@ -89,14 +93,16 @@ def main():
     )
     done = {line["name"] for line in there if line["status"] != "late"}
     asked = [c for c in cases.cases(kernel_shapes.asked()) if not options.groups or c["group"] in options.groups]
-    todo = [c for c in asked if c["name"] not in done]
+    todo = [c for c in asked if c["name"] not in done and (not options.only or c["name"] in options.only)]
+    if options.snapshots:
+        options.snapshots.mkdir(parents=True, exist_ok=True)
     deadline, writing = time.monotonic() + options.seconds, threading.Lock()
     options.out.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.NamedTemporaryFile() as lock, ThreadPoolExecutor(options.jobs) as pool:
 
         def one(case):
             if time.monotonic() < deadline - 3:
-                line = run(case, options.rehearse, deadline, lock.name)
+                line = run(case, options.rehearse, deadline, lock.name, options.snapshots)
                 with writing, options.out.open("a", encoding="utf-8") as file:
                     file.write(json.dumps(line) + "\n")
                 print(f"{line['status']!s:>4}  {case['name']}", flush=True)

@@ -1,13 +1,16 @@
 """Run a script, and write at its end what PyTorch's allocator counted, as JSON: `python tell.py FILE SCRIPT ARGUMENT...`.
 
 The same on a GPU and in a rehearsal. On a GPU, with `BESIDE_LOCK=FILE:alone` or `FILE:shared` the script waits, its imports done, for others
-that use the GPU; so the first process's start does not wait for the second's end.
+that use the GPU; so the first process's start does not wait for the second's end. With `BESIDE_SNAPSHOT=FILE` PyTorch's memory snapshot of
+the run is written there, compressed.
 """
 
 import fcntl
+import gzip
 import importlib
 import json
 import os
+import pickle
 import runpy
 import sys
 import time
@@ -58,7 +61,9 @@ def main():
     for name in os.environ.get("BESIDE_IMPORTS", "").split():
         importlib.import_module(name)
     held = waited(os.environ.get("BESIDE_LOCK"))
-    steps, start, error = [], time.perf_counter(), None
+    steps, start, error, snapshot = [], time.perf_counter(), None, os.environ.get("BESIDE_SNAPSHOT")
+    if snapshot:
+        torch.cuda.memory._record_memory_history(stacks="python", max_entries=200_000)
     register_optimizer_step_post_hook(lambda *_: steps.append(counts()))
     sys.argv, sys.path[0] = [script, *arguments], os.path.dirname(os.path.abspath(script))
     try:
@@ -70,6 +75,9 @@ def main():
         error = f"{type(problem).__name__}: {problem}"[:600]
     if torch.cuda.is_initialized():
         torch.cuda.synchronize()
+    if snapshot:
+        with gzip.open(snapshot, "wb") as out:
+            pickle.dump(torch.cuda.memory._snapshot(), out)
     said = {"error": error, "end": counts(), "steps": steps[:8], "seconds": round(time.perf_counter() - start, 2)}
     if said["end"]:
         free, total = torch.cuda.mem_get_info()

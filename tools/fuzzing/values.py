@@ -35,7 +35,7 @@ FIELDS = {name: whole(*bounds) for name, bounds in LIMITS.items()} | {
     n: st.sampled_from(list(c)) for n, c in CHOICES.items()
 }
 SETUPS = st.dictionaries(
-    st.sampled_from([*FIELDS, "dropout", "no_sync", "adapters"]), st.just(None), max_size=3
+    st.sampled_from([*FIELDS, "dropout", "no_sync", "optimizer_in_backward", "adapters"]), st.just(None), max_size=3
 ).flatmap(
     lambda names: st.fixed_dictionaries(
         {name: junk_or(FIELDS.get(name, st.sampled_from([0.1, True, {"rank": 4}])), 12) for name in names}

@@ -252,7 +252,7 @@ def concluded(model: Shape, setups: Mapping[str, Setup], runs) -> str:
     )
 
 
-def _kernels(m):
+def kernels(m) -> int:
     """What kernels take for themselves above the tensors at the peak, where the rules of `formulas.workspaces` reach; else 0."""
     from ..formulas.workspaces import requested
 
@@ -274,15 +274,15 @@ def gaps(measurement) -> Table:
         raise ValueError(f"gaps.measurement: {m.status} on {m.device['type']}; allowed: one measured on a GPU")
     exact, rounded = (budget(m.model, m.setup, rounding).peak for rounding in (1, m.rounding))
     blocks = m.allocated_peak - m.requested_peak
-    kernels = _kernels(m)
-    unnamed = m.peak - exact - blocks - m.workspace - kernels
+    own = kernels(m)
+    unnamed = m.peak - exact - blocks - m.workspace - own
     unsplit = "allocated above requested: a rest up to 1 MiB stays with its block"
     steps = [
         ("predicted: the tensors, as asked for", exact, "the budget"),
         (f"each rounded up to a multiple of {m.rounding} B", rounded - exact, "the budget, rounded"),
         ("blocks that were not split", blocks - (rounded - exact), unsplit),
         ("cuBLAS's and cuBLASLt's workspaces", m.workspace, "measured: what clearing them gave back"),
-        ("kernels' own memory", kernels, "by their sources, above the tensors where the most is asked for"),
+        ("kernels' own memory", own, "by their sources, above the tensors where the most is asked for"),
         ("without a name", unnamed, "what is left: to be explained, never fitted"),
         ("measured: allocated at the peak", m.peak, "torch.cuda.max_memory_allocated, above the baseline"),
         ("kept by the allocator for later", m.reserved_peak - m.allocated_peak, "reserved above allocated"),

@@ -1,109 +1,23 @@
 """What an out-of-memory message or a memory snapshot says, which part is too large, and which switches help this run, by price."""
 
-import tomllib
-from dataclasses import dataclass, field
-from html import escape
-from importlib import resources
+import re
 
 from .. import units
 from ..allocator import settings
 from ..ask.setup import Setup
 from ..catalog import Gpu, Model, gpus
 from ..common import checks
-from ..common.tables import Table
 from ..evidence import Memory, Message, Snapshot, message
-from ..theory.budget import not_derived
+from .advice import CAUSES, SAID, Advice, Diagnosis, Suspect, advised, general, ranked, switches  # noqa: F401
 from .headroom import Headroom, find_gpu
-from .plan import Rung, plan
+from .recorded import recorded
 
-#: Texts of `diagnosis.toml`: causes, what shows them, other kinds of messages, and advice.
-SAID = tomllib.loads(resources.files(__package__).joinpath("diagnosis.toml").read_text(encoding="utf-8"))
-#: Cause -> what it means.
-CAUSES: dict[str, str] = SAID["causes"]
 #: What is suspicious: memory of this process outside of PyTorch above a context's and a communicator's; of other processes.
 _OUTSIDE, _OTHERS = 2 * units.UNITS["GiB"], units.UNITS["GiB"]
 #: What a driver that counts it as free may not be able to give in one piece.
 _LAST = 256 * units.UNITS["MiB"]
 #: Sizes that a message says.
 _SIZES = ("asked", "capacity", "free", "allocated", "cached", "allowed")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Advice:
-    """One thing to do. `what`; `saves`: bytes, None where that is not known for this run; `costs`: of the step's time, in words;
-    `fits`: whether the run then fits, None where that is not known. `why`: the reason."""
-
-    what: str
-    why: str
-    saves: int | None = None
-    costs: str = ""
-    fits: bool | None = None
-
-
-def _advised(*names, **more):
-    return [Advice(**SAID["advice"][name], **more) for name in names]
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Diagnosis:
-    """What is known of a job that ran out of memory.
-
-    Attributes:
-        message: the text as numbers; None where a snapshot was given. cause: a key of `CAUSES`. findings: in words, the first decides.
-        account: (whose, bytes) of the GPU's memory, summing to its capacity where the message says enough.
-        advice: what to do, the cheapest help first. caveats: what this cannot know.
-    """
-
-    message: Message | None
-    cause: str
-    findings: list[str]
-    account: list[tuple[str, int]] = field(default_factory=list)
-    advice: list[Advice] = field(default_factory=list)
-    caveats: list[str] = field(default_factory=list)
-
-    @property
-    def title(self) -> str:
-        """The cause, in words."""
-        said = CAUSES[self.cause]
-        return said[0].upper() + said[1:]
-
-    def table(self) -> Table:
-        """What to do, the cheapest help first."""
-        rows = []
-        for number, one in enumerate(self.advice, 1):
-            saves = "–" if one.saves is None else units.text(one.saves)
-            fits = {True: "fits", False: "not enough alone", None: ""}[one.fits]
-            rows.append([str(number), one.what, saves, one.costs or "–", fits, one.why])
-        return Table(["", "what to do", "saves", "time", "", "why"], rows, self.title)
-
-    def ledger(self) -> Table:
-        """Whose the GPU's memory is."""
-        return Table(
-            ["the GPU's memory", "bytes", "size"], [[name, size, units.text(size)] for name, size in self.account]
-        )
-
-    def as_dict(self) -> dict:
-        """As JSON holds it."""
-        return {
-            "cause": self.cause, "means": CAUSES[self.cause], "findings": self.findings, "account": dict(self.account),
-            "advice": [vars(one) for one in self.advice], "caveats": self.caveats,
-            "message": vars(self.message) if self.message else None,
-        }  # fmt: skip
-
-    def __repr__(self):
-        lines = [self.title + ".", *(f"- {text}" for text in self.findings)]
-        if self.account:
-            lines += ["", repr(self.ledger())]
-        if self.advice:
-            lines += ["", repr(self.table())]
-        return "\n".join([*lines, *([""] if self.caveats else []), *(f"Not known: {text}" for text in self.caveats)])
-
-    def _repr_html_(self):
-        said = f"<p><b>{escape(self.title)}.</b></p><ul>"
-        said += "".join(f"<li>{escape(text)}</li>" for text in self.findings) + "</ul>"
-        said += self.ledger()._repr_html_() if self.account else ""
-        said += self.table()._repr_html_() if self.advice else ""
-        return said + "".join(f"<p>Not known: {escape(text)}</p>" for text in self.caveats)
 
 
 def doctor(
@@ -131,17 +45,21 @@ def doctor(
         checks.kind("doctor", "setup", setup, Setup)
     card = None if gpu is None else find_gpu(gpu)
     if isinstance(evidence, Snapshot | Memory):
-        return _of_snapshot(evidence.main if isinstance(evidence, Snapshot) else evidence, model, setup, card)
+        return recorded(evidence.main if isinstance(evidence, Snapshot) else evidence, model, setup, card)
+    text = ""
     if not isinstance(evidence, Message):
         checks.kind("doctor", "evidence", evidence, str)
-        evidence = message(evidence)
+        text, evidence = evidence, message(evidence)
     if evidence.kind in SAID["kinds"] or evidence.kind in SAID["libraries"]:
-        return _of_kind(evidence, model, setup, card)
+        return _of_kind(evidence, model, setup, card, text)
     numbers, card = _Numbers(evidence), card or _card(evidence.capacity)
-    cause, findings = _cause(numbers)
-    advice = _advice(cause, numbers, model, setup, card, configuration)
-    account, caveats = _account(numbers), _caveats(evidence, model, card)
-    return Diagnosis(message=evidence, cause=cause, findings=findings, account=account, advice=advice, caveats=caveats)
+    causes, findings = _causes(numbers)
+    hints, more = _hints(text)
+    advice = more + _advice(causes[0].cause, numbers, model, setup, card, configuration)
+    return Diagnosis(
+        message=evidence, cause=causes[0].cause, findings=[findings[0], *_phase(evidence), *hints, *findings[1:]], causes=causes,
+        account=_account(numbers), advice=ranked(advice), caveats=_caveats(evidence, model, card),
+    )  # fmt: skip
 
 
 def both(owner: str, model: object, setup: object) -> None:
@@ -190,12 +108,16 @@ class _Numbers:
 def _mine(said: Message) -> tuple[int | None, tuple[tuple[int, int], ...]]:
     """(what the driver counts for this process, the others).
 
-    In a container a process does not know its own number: it is the one that holds what PyTorch reserved and a little
-    more.
+    In a container a process does not know its own number: it is the one that holds what PyTorch reserved and a little more; or what
+    PyTorch reserved and more, where the GPU has no room for both.
     """
     if said.process is not None or said.reserved is None:
         return said.process, said.others
-    mine = [pair for pair in said.others if said.reserved <= 1.01 * pair[1] and pair[1] < said.reserved + _OUTSIDE]
+    both = said.reserved + sum(size for _, size in said.others) + (said.free or 0)
+    full = said.capacity is not None and both > 1.01 * said.capacity
+    mine = [
+        pair for pair in said.others if said.reserved <= 1.01 * pair[1] and (full or pair[1] < said.reserved + _OUTSIDE)
+    ]
     if len(mine) != 1:
         return None, said.others
     return mine[0][1], tuple(pair for pair in said.others if pair != mine[0])
@@ -223,7 +145,7 @@ def _account(n):
 
 #: Cause -> when a message shows it, in the order in which they are tried. Of all others the job needs more than there is.
 _SHOWN = {
-    "tensor": lambda n: n.asked > n.capacity > 0,
+    "tensor": lambda n: n.asked > n.capacity > 0 or n.asked >= units.UNITS["EiB"],
     "limit": lambda n: n.said.reserved is not None and n.said.reserved + n.asked > n.allowed > 0 and n.free >= n.asked,
     "shared": lambda n: n.allocated > n.capacity > 0,
     "refused": lambda n: n.asked and n.free >= n.asked + _LAST,
@@ -234,11 +156,16 @@ _SHOWN = {
 }
 
 
-def _cause(n):
-    """(cause, findings)."""
+#: Causes that may hold a part of what is missing -> the bytes that ending them gives.
+_GIVES = {"fragmentation": "cached", "others": "away", "outside": "outside"}
+
+
+def _causes(n):
+    """(what it may be, those that can suffice first; findings: of the first, of those that are not enough, and of the message)."""
     also, shows = SAID["also"], SAID["shows"]
     if n.said.kind in ("thc", "rejected"):
-        return "need" if n.said.kind == "thc" else "limit", [n.words(also[n.said.kind])]
+        cause = "need" if n.said.kind == "thc" else "limit"
+        return [Suspect(cause, None, None)], [n.words(also[n.said.kind])]
     found = [also["named"]] if n.said.process is None and n.process is not None else []
     found += [n.words(also["segment"])] if n.asked else []
     cause = next(cause for cause, shown in _SHOWN.items() if shown(n))
@@ -246,48 +173,60 @@ def _cause(n):
     if cause == "fragmentation" and n.allocated > 0.85 * n.capacity > 0:
         first.append(n.words(also["near"]))
     if cause == "need":
-        first = first if n.said.allocated is not None and n.capacity else []
+        first = first if n.said.allocated is not None and n.capacity else [CAUSES[cause]]
         first = [f"{text}, and {units.text(n.missing)} is missing" for text in first] if n.asked else first
-    return cause, first + found
+    gives = {"limit": n.free, "need": n.allocated} | {name: getattr(n, field) or 0 for name, field in _GIVES.items()}
+    causes, short = [Suspect(cause, gives.get(cause), True if n.missing and cause in gives else None)], []
+    least = {"fragmentation": 1, "others": _LAST, "outside": _OUTSIDE}
+    for other in _GIVES:
+        if other != cause and gives[other] >= least[other] and n.asked:
+            causes.append(Suspect(other, gives[other], gives[other] >= n.missing))
+            short += [] if causes[-1].enough else [n.words(SAID["short"][other])]
+    return sorted(causes, key=lambda one: (one.cause != cause, one.enough is False)), first + short + found
 
 
-def _general():
-    """What helps most runs, with what is known without the run: the order is of price, not of bytes."""
-    return _advised(*SAID["kinds"]["mps"]["advice"][:-1])
+def _phase(said):
+    """In which phase of the run it died, by the traceback, in words."""
+    if not said.phase and not said.line:
+        return []
+    doing = SAID["phases"].get(said.phase, SAID["phases"]["any"])["doing"]
+    inside = f", in {said.call}" if said.call and not said.line.endswith(f" {said.call}") else ""
+    return [f"it died {doing}" + (f": {said.line}{inside}" if said.line else inside.replace(", in", ":"))]
+
+
+def _hints(text):
+    """(findings, advice) of what else stands in a log, such as a library's warning."""
+    found = [one for one in SAID["hints"] if re.search(one["pattern"], text)]
+    return [one["finds"] for one in found], [each for one in found for each in advised(*one["advice"])]
 
 
 def _advice(cause, n, model, setup, card, configuration):
-    found = _advised(cause) if cause in SAID["advice"] else []
+    found = advised(cause) if cause in SAID["advice"] else []
+    phase = _kind_of(n.said)
     if n.cached and "expandable_segments:True" not in configuration and cause in ("fragmentation", "need"):
-        found += _advised("expandable", saves=n.cached)
-        found += _advised("split") if cause == "fragmentation" else []
+        found += advised("expandable", saves=n.cached, fits=None if n.cached + n.free >= n.asked else False)
+        found += advised("split") if cause == "fragmentation" else []
     if model is not None and card is not None and cause in ("need", "fragmentation", "others", "outside", "shared"):
-        found += _switches(model, setup, card, n)
+        special = general(phase) if SAID["phases"].get(phase, {}).get("special") else []
+        found += special + switches(model, setup, card, _outside(n), phase)
     elif cause in ("need", "fragmentation", "shared"):
-        found += _general()
+        found += general(phase)
     return found
 
 
-def _switches(model, setup, card, n):
-    """Of the plan for this run: each rung, with bytes and time."""
-    if not setup.mesh.alone or not_derived(model, setup):
-        return _general()
-    outside = Headroom() if n.outside is None else Headroom(context=max(0, n.outside), other=n.away)
-    chosen = plan(model, setup, card, outside)
-    rungs: list[Rung] = [r for r in chosen.singles if r.saved > 0]
-    if chosen.best is not None and chosen.best not in rungs:
-        rungs = [chosen.best, *rungs]
-    found: dict[str, Advice] = {}
-    for rung in sorted(rungs, key=lambda r: (r.peak > chosen.usable, r.seconds / max(1, r.saved))):
-        what, why = rung.text(), f"peak {units.text(rung.peak)}, in {rung.peak_at}"
-        if what not in found and len(found) < 6:
-            costs, fits = f"{100 * rung.share:+.1f}%", rung.peak <= chosen.usable
-            found[what] = Advice(what=what, saves=rung.saved, costs=costs, fits=fits, why=why)
-    return list(found.values())
+def _kind_of(said):
+    """A phase of `diagnosis.toml`: the loss is one of its own."""
+    return "loss" if said.phase == "forward" and said.part == "loss" else said.phase
+
+
+def _outside(n):
+    return Headroom() if n.outside is None else Headroom(context=max(0, n.outside), other=n.away)
 
 
 def _caveats(said, model, card):
-    found = ["the message rounds to two decimals: each number is right to 0.01 of its unit"]
+    left = [name for name in _SIZES if getattr(said, name) is not None and name not in said.exact]
+    rounded = f": {', '.join(left)}" if said.exact else ""
+    found = [f"the message rounds to two decimals: each number is right to 0.01 of its unit{rounded}"] if left else []
     if model is None:
         found.append("which of the bytes are weights, states or activations: give model and setup, or a snapshot")
     elif card is None:
@@ -297,7 +236,7 @@ def _caveats(said, model, card):
     return found
 
 
-def _of_kind(said, model, setup, card):
+def _of_kind(said, model, setup, card, text):
     """Of a message that is not of PyTorch's allocator on a GPU."""
     library, n = SAID["libraries"].get(said.kind), _Numbers(said)
     kind = SAID["kinds"]["library" if library else said.kind]
@@ -306,31 +245,15 @@ def _of_kind(said, model, setup, card):
         said.kind == "mps"
     ):  # Apple's GPUs share the host's memory; PyTorch may have a share of it, which a variable sets
         finds += [SAID["also"]["mps"]] if said.process is not None and said.allowed is not None else []
+    if said.kind in ("mps", "engine", "nccl"):
         finds += [SAID["also"]["asked"]] if said.asked is not None else []
-    advice = _advised(*kind["advice"])
+    hints, more = _hints(text)
+    own = kind.get("phases", {}).get(said.phase, kind["advice"])
+    advice = more + advised(*own)
     if library and model is not None and card is not None:
-        advice += _switches(model, setup, card, n)
-    found = [n.words(text) for text in finds]
-    return Diagnosis(message=said, cause=kind["cause"], findings=found, advice=advice, caveats=[kind["unknown"]])
-
-
-def _of_snapshot(memory, model, setup, card):
-    kept = memory.reserved - memory.allocated
-    events = f"after event {memory.peak_event:,} of {len(memory.events):,}"
-    found = [f"at its peak {units.text(memory.peak)} lived on GPU {memory.device}, {events}"]
-    if memory.reserved:
-        of = f"{units.text(memory.reserved)} reserved is free, {kept / memory.reserved:.0%}"
-        found.append(f"at the end {units.text(kept)} of {of}")
-    parts = sorted(memory.parts().items(), key=lambda pair: -pair[1])
-    for name, size in parts:
-        share = f"{size / max(1, memory.peak):.0%} of the peak"
-        found.append(f"{name}, by the frames: {units.text(size)} ({share})")
-    split = kept > 0.15 * memory.reserved and memory.reserved > 0
-    advice = _advised("pieces", saves=kept) if split else []
-    if model is not None and card is not None:
-        advice += _switches(model, setup, card, _Numbers(Message(kind="pytorch")))
-    died = any(action == "oom" for action, *_ in memory.events)
-    cause = "fragmentation" if split and died else "need"
-    frameless = "the part of what has no frames: backward's are taken for gradients"
-    caveats = ["what lies outside of PyTorch's allocator", frameless]
-    return Diagnosis(message=None, cause=cause, findings=found, account=parts, advice=advice, caveats=caveats)
+        advice += switches(model, setup, card, _outside(n))
+    found = [n.words(text) for text in finds] + _phase(said) + hints
+    return Diagnosis(
+        message=said, cause=kind["cause"], findings=found, causes=[Suspect(kind["cause"], None, None)], advice=ranked(advice),
+        caveats=[kind["unknown"]],
+    )  # fmt: skip

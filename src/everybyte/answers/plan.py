@@ -147,7 +147,9 @@ class Rung:
             return 0
         if setup.adapters:
             kept = OPTIMIZERS[setup.optimizer].states or 0
-            each = 2 * DTYPE_BYTES[setup.trained_dtype] + kept * DTYPE_BYTES[setup.state_dtype]
+            each = (2 - setup.optimizer_in_backward) * DTYPE_BYTES[setup.trained_dtype] + kept * DTYPE_BYTES[
+                setup.state_dtype
+            ]
             frozen = numbers // 2 if setup.quantization != "none" else numbers * DTYPE_BYTES[setup.base_dtype]
             whole = frozen + numbers_of(self.model, setup.adapters) * each
             return whole // (setup.gpus if setup.sharding != "none" else 1)

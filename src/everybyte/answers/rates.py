@@ -24,6 +24,8 @@ MEMORY, SCORES = 0.75, 0.5
 #: Seconds in which Python starts one operation of forward or backward, and the optimizer's step: of training runs so small that the GPU
 #: waits, in bf16 and under autocast. Which CPU it was is not recorded.
 STARTS, STEPS = 25e-6, 2.5e-3
+#: How many times as long where PyTorch asks a function in Python at each operation what to keep: of one step, GPT-2 with 8 x 1,024 tokens.
+ASKED = 4
 #: How much longer a GPU takes for its own work where several train together: NCCL's kernels run beside the step's, all wait for
 #: the slowest, and clocks fall in hours of full power. The median of 38 published runs, `throughput`.
 TOGETHER = 1.2

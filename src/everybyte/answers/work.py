@@ -10,7 +10,7 @@ from ..ask.setup import Lora, Setup
 from ..catalog import Gpu, Model
 from ..catalog.weights import ENDS, summed, trained
 from ..theory.budget import course_of, letters
-from .rates import ALIGNED, Load
+from .rates import ALIGNED, ASKED, Load
 
 
 def standing(setup: Setup) -> tuple[int, int]:
@@ -18,7 +18,8 @@ def standing(setup: Setup) -> tuple[int, int]:
     dtypes, wide = setup.dtypes, DTYPE_BYTES[setup.dtypes.weights]
     states = (OPTIMIZERS[setup.optimizer].states or 0) * DTYPE_BYTES[dtypes.states]
     states += DTYPE_BYTES[dtypes.master] if dtypes.master else 0
-    return states, wide + wide * (setup.kept_gradients != "fp32") + 4 * (setup.kept_gradients != "bf16")
+    made = setup.kept_gradients != "fp32" and not setup.optimizer_in_backward
+    return states, wide + wide * made + 4 * (setup.kept_gradients != "bf16")
 
 
 @dataclass(frozen=True)
@@ -120,7 +121,8 @@ def _phases(model, setup):
 def _through(setup, taken, started):
     """What goes through the GPU's memory: each tensor is written and read."""
     scores = 2 * taken["attention"] if setup.attention == "eager" else 0
-    return Load(moved=2 * taken.total(), scores=scores, started=started)
+    asked = ASKED if setup.checkpointing == "operations" else 1
+    return Load(moved=2 * taken.total(), scores=scores, started=asked * started)
 
 
 @lru_cache(4096)

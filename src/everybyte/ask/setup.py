@@ -156,6 +156,8 @@ class Setup:
         optimizer_impl: all tensors at once, operation by operation (`foreach`, PyTorch's default on CUDA), one after
             another (`loop`), or in one kernel (`fused`); by default the optimizer's first. `muon`'s own step is a loop;
             its AdamW, for what is no matrix of a block, has this implementation.
+        optimizer_in_backward: whether each weight has an optimizer of its own, which moves it as soon as its gradient has come, and drops
+            the gradient (`register_post_accumulate_grad_hook`): they never stand all at once.
         attention: `eager` (the scores exist) or `flash` (they never do). By default the model's own: `flash` where its code has it.
         dropout: probability, in [0, 1). By default the model's own: 0.0 of the book's models, 0.1 of transformers' GPT-2, OPT and BERT.
             Of a config it is each of its dropouts that is not 0.0.
@@ -207,6 +209,7 @@ class Setup:
     precision: choices.PrecisionName = None  # type: ignore[assignment]
     optimizer: choices.OptimizerName = "adamw"
     optimizer_impl: choices.OptimizerImpl = None  # type: ignore[assignment]  # the optimizer's usual one
+    optimizer_in_backward: bool = False
     attention: choices.Attention = None  # type: ignore[assignment]
     dropout: float = None  # type: ignore[assignment]
     loss: choices.Loss = "plain"
@@ -262,7 +265,8 @@ class Setup:
         checks.probability("Setup", "dropout", self.dropout)
         if self.loss == "chunked":
             checks.whole("Setup", "loss_chunks", self.loss_chunks, 1, self.batch * self.sequence)
-        checks.flag("Setup", "no_sync", self.no_sync)
+        for field in ("no_sync", "optimizer_in_backward"):
+            checks.flag("Setup", field, getattr(self, field))
         if not isinstance(self.mesh, Mesh):
             raise ValueError(f"Setup.mesh: {checks.shown(self.mesh)} is no Mesh; allowed: a Mesh")
         if self.adapters is not None and not isinstance(self.adapters, Lora):

@@ -3,6 +3,7 @@
 import json
 from contextlib import nullcontext
 from dataclasses import asdict, fields
+from pathlib import Path
 
 import everybyte as eb
 
@@ -14,7 +15,7 @@ from ..common.tables import Table
 from ..theory.budget import budget as predict
 from ..theory.budget import not_derived
 from . import completion as shells
-from . import given, words
+from . import given, rehearsing, words
 
 
 def _said(found, shown=None, yes=True):
@@ -23,9 +24,17 @@ def _said(found, shown=None, yes=True):
 
 def completion(options):
     checks.one_of("completion", "shell", options.shell, shells.SHELLS)
-    taken = shells.words(words.parsers()[1], words.ALLOWED | {"model": eb.models(), "gpu": eb.gpus()})
+    taken = shells.words(
+        words.parsers()[1], words.ALLOWED | {"model": eb.models(), "predicted": eb.models(), "gpu": eb.gpus()}
+    )
     text = shells.script(options.shell, taken, {name: said["help"] for name, said in words.SAID["commands"].items()})
     return {"shell": options.shell, "script": text}, text, 0
+
+
+def schema(options):
+    checks.one_of("schema", "answer", options.answer, words.SCHEMAS)
+    said = words.SCHEMAS[options.answer]
+    return said, json.dumps(said, indent=1), 0
 
 
 def models(_):
@@ -132,6 +141,26 @@ def fit(options):
     return said, f"{found}\n\n{switches.show(rungs)}", 0 if switches.best else 1
 
 
+def epoch(options):
+    subject, setup, batch = given.subject(options)
+    if sizes := given.sizes(options):
+        with given.torch("epoch"):
+            subject, batch = eb.derive(subject, setup, batch).fixed(**sizes), None
+    pad_to = options.pad_to[0] if len(options.pad_to) == 1 else options.pad_to
+    found = eb.epoch(
+        subject, setup, options.lengths, options.collate, options.order, options.gpu, tokens=options.tokens, pad_to=pad_to,
+        seed=options.seed, clear=options.clear, most=options.most, configuration=options.conf or "", headroom=given.headroom(options),
+        batch=batch,
+    )  # fmt: skip
+    _drawn(found, options.figure)
+    said, shown = found.as_dict(), str(found.table())
+    if options.cures:
+        cures = found.cures()
+        said["cures"] = [dict(zip(cures.columns, row, strict=True)) for row in cures.rows]
+        shown = f"{shown}\n\n{cures}"
+    return said, shown, 1 if found.failed else 0
+
+
 def layouts(options):
     card, headroom = given.card(options)
     if options.written is not None:
@@ -163,26 +192,57 @@ def align(options):
 
 def doctor(options):
     setup = given.setup(options) if options.model else None
-    changed = [f.name for f in fields(Setup) if getattr(options, f.name) != f.default]
+    scripts = ("gpus",) if options.script else ()  # how many the script uses
+    changed = [f.name for f in fields(Setup) if getattr(options, f.name) != f.default and f.name not in scripts]
     if changed and not options.model:
         option = f"--{changed[0].replace('_', '-')}"
         raise ValueError(f"doctor: {option} without a model; allowed: a name from `everybyte models` after the file")
     evidence = given.evidence(options.file)
     said = eb.snapshot(evidence) if evidence[:1] == b"\x80" else evidence.decode(errors="replace")
     ran = eb.model(options.model) if options.model else None
-    return _said(eb.doctor(said, ran, setup, options.gpu, options.conf))
+    if options.script and not options.rehearse:
+        raise ValueError("doctor: a script without --rehearse; allowed: doctor FILE --rehearse -- python train.py ...")
+    found = eb.doctor(said, ran, setup, options.gpu, options.conf)
+    if options.rehearse:
+        from ..answers.rehearsing import rehearsed
+
+        asked = {
+            "memory": given.size("--memory", options.memory),
+            "gpus": options.gpus,
+            "steps": options.steps,
+            "say": terminal.note,
+        }
+        found = rehearsed(found, options.gpu, options.script, ran, setup, **asked)
+    return _said(found)
 
 
 def snapshot(options):
     found = eb.snapshot(options.file)
-    if options.figure:
+    _drawn(found.main, options.figure)
+    return _said(found)
+
+
+def explain(options):
+    if options.predicted in eb.models():
+        options.model = options.predicted
+        predicted = given.configuration(options)
+    else:
+        predicted = given.told(options, Path(options.predicted))
+    seen = given.evidence("-", "explain.seen") if options.seen == "-" else Path(options.seen)
+    found = eb.explain(predicted, seen)
+    _drawn(found, options.figure)
+    return _said(found)
+
+
+def _drawn(found, path):
+    """Write a value's picture, where a path is given."""
+    if path:
         with interrupts.importing():  # and matplotlib's C++ makes a ValueError of a Ctrl-C
             from ..draw import png
 
-            drawn = png(found.main.figure())
-        with files.whole(options.figure) as file:
+            drawn = png(found.figure())
+        with files.whole(path) as file:
             file.write(drawn)
-    return _said(found)
 
 
 def measure(options):
@@ -216,11 +276,7 @@ def rehearse(options):
         terminal.note("This machine has a GPU: `everybyte measure` says more than a rehearsal.")
     if again or options.grid:
         return _grid(options, again, folder)
-    found = rehearsal.rehearse_script(
-        options.script, options.gpu, gpus=options.gpus, alone=options.alone, steps=options.steps, folder=folder,
-        memory=given.size("--memory", options.memory), rows=_share(options.rows), routing=options.routing, streams=options.streams, padded=options.padded, snapshot=options.snapshot, quiet=options.json,
-    )  # fmt: skip
-    return found.as_dict(), found, 128 - found.status if found.status < 0 else found.status  # of a signal, a shell's
+    return rehearsing.script(options, folder)
 
 
 def _environment(options):
@@ -245,14 +301,6 @@ def _ready(where):
     """What an environment has, in a line."""
     packages = "".join(f", {name} {version}" for name, version in where.manifest.get("packages", {}).items())
     return f"{where.folder.name}: PyTorch {where.manifest['torch']}{packages}, no GPU and nothing of NVIDIA's"
-
-
-def _share(said):
-    """Of rows, as typed."""
-    try:
-        return {"none": 0.0, "all": 1.0}[said] if said in ("none", "all") else float(said)
-    except ValueError:
-        raise ValueError(f"--rows: {said!r}; allowed: none, all, or a number from 0 to 1") from None
 
 
 def _grid(options, again, folder):

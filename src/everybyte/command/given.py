@@ -5,6 +5,7 @@ from argparse import Namespace
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import fields
+from pathlib import Path
 from typing import Any
 
 from .. import Gpu, model, units
@@ -97,14 +98,29 @@ def size(option: str, said: Any) -> int:
         raise ValueError(f"{option}: {error}") from None
 
 
+def headroom(options: Namespace) -> Headroom:
+    """What is kept free of a GPU."""
+    return Headroom(**{f.name: size(f"--keep-{f.name}", getattr(options, f"keep_{f.name}")) for f in fields(Headroom)})
+
+
+def span(option: str, said: str) -> tuple[str, range]:
+    """(name, numbers) of NAME=A:B or NAME=A:B:STEP, both ends among them."""
+    name, _, ends = said.partition("=")
+    numbers = [number for number in map(checks.natural, ends.split(":")) if number is not None]
+    right = len(numbers) == ends.count(":") + 1 in (2, 3) and numbers[0] <= numbers[1] and 0 not in numbers[2:]
+    if not name.isidentifier() or not right:
+        raise ValueError(f"{option}: {checks.shown(said)}; allowed: NAME=A:B or NAME=A:B:STEP, as batch=1:64")
+    first, last, *step = numbers
+    return name, range(first, last + 1, *step)
+
+
 def card(options: Namespace) -> tuple[Gpu | str, Headroom]:
     """(GPU, its headroom) of a command that needs a GPU."""
-    kept = {f.name: size(f"--keep-{f.name}", getattr(options, f"keep_{f.name}")) for f in fields(Headroom)}
-    headroom = Headroom(**kept)
+    kept = headroom(options)
     if (options.gpu is None) == (options.memory is None):
         allowed = "one of them, a name from `everybyte gpus` or a size as 24GiB"
         raise ValueError(f"{options.command}: --gpu and --memory; allowed: {allowed}")
-    return options.gpu or Gpu(memory=size("--memory", options.memory)), headroom
+    return options.gpu or Gpu(memory=size("--memory", options.memory)), kept
 
 
 def asked(options: Namespace, *names: str) -> dict[str, Any]:
@@ -112,11 +128,21 @@ def asked(options: Namespace, *names: str) -> dict[str, Any]:
     return {name: getattr(options, name) for name in names if getattr(options, name) is not None}
 
 
-def evidence(name: str) -> bytes:
+def told(options: Namespace, file: Path) -> Path:
+    """A file that says its own setup. Raise ValueError for an option of a setup beside it."""
+    changed = [f.name for f in fields(Setup) if getattr(options, f.name) != f.default]
+    if changed or options.code:
+        option = f"--{(changed or ['code'])[0].replace('_', '-')}"
+        raise ValueError(
+            f"explain: {option} beside a file, which says its own; allowed: after a name from `everybyte models`"
+        )
+    return file
+
+
+def evidence(name: str, owner: str = "doctor.file") -> bytes:
     """The bytes of a file, or of standard input."""
     from ..evidence import pickles
 
-    owner = "doctor.file"
     if name != "-":
         with files.opened(owner, name, pipes=True) as file:
             return files.some(owner, name, file, pickles.MOST)

@@ -5,8 +5,8 @@ import os
 import sys
 import traceback
 
-from ..common import interrupts, terminal
-from . import answers, words
+from ..common import interrupts, refusals, terminal
+from . import answers, guarding, words
 
 #: The command that `everybyte` without words runs.
 FIRST = ("budget", "gpt2", "--batch", "8", "--sequence", "1024", "--precision", "bf16-mixed")
@@ -26,17 +26,19 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _run(arguments):
     options = None
+    arguments = sys.argv[1:] if arguments is None else arguments
+    machine = "--json" in words.own(arguments)[1:]
     try:
-        arguments = sys.argv[1:] if arguments is None else arguments
         if not arguments:
             terminal.write(_first(), sys.stdout)
             return 0
         options = words.read(arguments)
         said, shown, status = _answer(options)
-        terminal.write(f"{json.dumps(said) if options.json else terminal.shown(shown, sys.stdout)}\n", sys.stdout)
+        if shown is not None:
+            terminal.write(f"{json.dumps(said) if options.json else terminal.shown(shown, sys.stdout)}\n", sys.stdout)
         return status
     except ValueError as error:
-        return _wrong(str(error))
+        return _wrong(str(error), said={"refused": refusals.parts(str(error))} if machine else None)
     except KeyboardInterrupt as error:
         return _wrong(*interrupts.told(error))
     except BrokenPipeError:  # whoever read the output has enough
@@ -45,7 +47,8 @@ def _run(arguments):
     except OSError as error:  # a full disk, a file that cannot be written
         terminal.no_more(sys.stdout)
         where = f": {error.filename}" if error.filename else ""
-        return _wrong(f"{error.strerror or error}{where}")
+        line = f"{error.strerror or error}{where}"
+        return _wrong(line, said={"failed": line} if machine else None)
     except Exception as error:
         if os.environ.get("EVERYBYTE_TRACEBACK"):
             raise
@@ -53,14 +56,22 @@ def _run(arguments):
         whose = f"--module: {place}" if place else "this is a mistake of ours"
         said = ": ".join(filter(None, (type(error).__name__, str(error))))
         line = f"{whose}, {said}; EVERYBYTE_TRACEBACK=1 before the same command says where"
-        return _wrong(" ".join(line.split()), 2 if place else 70)
+        line = " ".join(line.split())
+        return _wrong(line, 2 if place else 70, {"failed": line} if machine else None)
 
 
 def _answer(options):
-    return getattr(answers, options.command.replace("-", "_"))(options)
+    name = options.command.replace("-", "_")
+    return getattr(guarding if name in guarding.COMMANDS else answers, name)(options)
 
 
-def _wrong(line, status=2):
+def _wrong(line, status=2, said=None):
+    """Print an error's line; before it, where the answer was to be JSON, what it says as JSON in its place."""
+    if said is not None:
+        try:
+            terminal.write(f"{json.dumps(said)}\n", sys.stdout)
+        except OSError:  # whoever read it has gone
+            terminal.no_more(sys.stdout)
     terminal.complain(line)
     return status
 

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from functools import cache
+from importlib import resources
 from typing import Any
 
 from .. import __version__
@@ -14,6 +15,7 @@ from ..answers.fit import VARY
 from ..answers.headroom import EXPANDABLE, Headroom
 from ..answers.serving import CACHE_TYPES, CACHES, WEIGHTS
 from ..ask.choices import CHOICES, LIMITS, LOOPS, OWNED
+from ..ask.lengths import COLLATORS, ORDERS
 from ..ask.mesh import Mesh
 from ..ask.objectives import REFERENCES
 from ..ask.setup import Lora, Setup
@@ -23,12 +25,16 @@ from .completion import SHELLS
 
 #: `words.toml`: commands, groups of arguments, and the command's other texts.
 SAID = files.toml(__package__, "words.toml")
+#: Commands that take a script and its arguments after `--`.
+SCRIPTED = ("rehearse", "diff", "bisect", "doctor")
+#: Command -> the JSON Schema of its answer, as tools/schemas.py writes them.
+SCHEMAS: dict[str, dict[str, Any]] = files.parsed(resources.files(__package__).joinpath("schemas.json").read_bytes())
 #: Exit status -> when it is returned.
 STATUSES = {int(status): said for status, said in SAID["statuses"].items()}
 #: Option, or field of a setup -> its allowed words, for the help and for completion.
 ALLOWED: dict[str, tuple[str, ...]] = dict(CHOICES) | {
     "method": tuple(MODELS), "vary": VARY, "reference": REFERENCES, "cache": CACHES, "cache_dtype": tuple(CACHE_TYPES),
-    "weights": WEIGHTS, "shell": SHELLS, "code": CODES, "conf": (EXPANDABLE,),
+    "weights": WEIGHTS, "answer": tuple(SCHEMAS), "shell": SHELLS, "collate": tuple(COLLATORS), "order": tuple(ORDERS), "code": CODES, "conf": (EXPANDABLE,),
 }  # fmt: skip
 
 
@@ -40,12 +46,15 @@ class _Parser(argparse.ArgumentParser):
         terminal.write(message, file or sys.stdout)
 
 
+def own(arguments: Sequence[str]) -> Sequence[str]:
+    """The words of the command itself, without those of a script."""
+    scripted = arguments[:1] and arguments[0] in SCRIPTED and "--" in arguments
+    return arguments[: list(arguments).index("--")] if scripted else arguments
+
+
 def read(arguments: Sequence[str]) -> argparse.Namespace:
     """The options of the command in some words. Raise ValueError for an unknown word."""
-    arguments, script = list(arguments), []
-    if arguments[:1] == ["rehearse"] and "--" in arguments:
-        place = arguments.index("--")
-        arguments, script = arguments[:place], arguments[place + 1 :]
+    arguments, script = list(own(arguments)), arguments[len(own(arguments)) + 1 :]
     whole, commands = parsers()
     first = arguments[0]
     if first == "help":
@@ -57,7 +66,7 @@ def read(arguments: Sequence[str]) -> argparse.Namespace:
             f"{checks.shown(first)} before the command; allowed: --help, --version; a command's own options stand after it"
         )
     options, unknown = whole.parse_known_args(arguments)
-    if options.command == "rehearse":
+    if options.command in SCRIPTED:
         options.script = script
     if unknown:
         _refuse(commands[options.command], options.command, arguments[1:], unknown[0], script)
@@ -66,14 +75,14 @@ def read(arguments: Sequence[str]) -> argparse.Namespace:
 
 def _refuse(parser, command, arguments, word, script):
     """Raise ValueError for a word that a command does not know. script: the words after `--`."""
-    if command == "rehearse" and (not word.startswith("-") or word.partition("=")[0] == "--script"):
+    if command in SCRIPTED and (not word.startswith("-") or word.partition("=")[0] == "--script"):
         place = arguments.index(word)
         words = [word.removeprefix("--script").removeprefix("="), *arguments[place + 1 :], *script]
         words = list(filter(None, words)) or ["train.py"]
         python = ["python"] if words[0].endswith(".py") else []
         right = shlex.join(["everybyte", command, *arguments[:place], "--", *python, *words])
         raise ValueError(
-            f"rehearse: {checks.shown(word)} before the --; allowed: the script and its arguments after it, {right}"
+            f"{command}: {checks.shown(word)} before the --; allowed: the script and its arguments after it, {right}"
         )
     if word.startswith("-"):
         checks.one_of(command, "option", word, [o for o in parser._option_string_actions if o.startswith("--")])
@@ -108,7 +117,7 @@ def _arguments(group: str) -> dict[str, dict[str, Any]]:
         return {f"--{f.name.replace('_', '-')}": _field(f) for f in fields(Setup)}
     names = {name: ", ".join(words) for name, words in ALLOWED.items()}
     return {
-        argument: {name: _TYPES[value] if name == "type" else value for name, value in said.items()}
+        argument: {name: TYPES[value] if name == "type" else value for name, value in said.items()}
         | {"help": said["help"].format(**names)}
         for argument, said in SAID["groups"][group].items()
     }
@@ -124,7 +133,7 @@ def _field(field):
     usual |= {name: f"the model's own, or {value}" for name, value in OWNED.items()}
     kind = type(OWNED.get(field.name, field.default)).__name__
     return {
-        "type": _TYPES.get(field.name) or _TYPES.get(kind), "default": field.default, "metavar": "VALUE",
+        "type": TYPES.get(field.name) or TYPES.get(kind), "default": field.default, "metavar": "VALUE",
         "help": f"{_allowed(field.name)} (default {usual.get(field.name, field.default)})",
     }  # fmt: skip
 
@@ -157,7 +166,7 @@ def _made(kind, allowed=""):
 
 
 #: Type, or field of Setup with fields of its own -> function that makes it from text.
-_TYPES: dict[str, Any] = {
+TYPES: dict[str, Any] = {
     "int": _made(int, "a whole number, such as 1024"), "float": _made(float, "a number, such as 0.1"),
     "adapters": _made(lambda text: None if text == "none" else Lora.read(text)),
     "mesh": _made(lambda text: Mesh() if text == "none" else Mesh.read(text)),

@@ -101,6 +101,9 @@ class _NoBar(list):
     def update(self, done: float = 1) -> None:
         """Do nothing."""
 
+    def set_postfix_str(self, said: str, refresh: bool = True) -> None:
+        """Do nothing."""
+
 
 def bar(iterable: Iterable | None = None, always: bool | None = None, **said):
     """tqdm's bar: in a terminal, after two seconds; with `always` anywhere, at once.

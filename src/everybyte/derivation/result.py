@@ -14,7 +14,7 @@ from ..common import checks
 from ..common.tables import Shown, Table, sized
 from ..step.amount import NAMES, USUAL, Amount
 from ..step.course import PHASES, Found
-from ..step.witness import Counted, Followed
+from ..step.witness import Alive, Counted, Followed
 from . import keeping, printing
 from .course import Case, Column, Instant, unrolled
 from .ranges import LONGEST, Range
@@ -145,6 +145,11 @@ class Point(Followed):
                 f"derive.on: {self.model.name} is known by its formula alone; allowed: eb.dry_run(model, setup).on(gpu)"
             )
         return self.counted.on(gpu, configuration, memory, **options)
+
+    def alive(self) -> list[Alive]:
+        """Each tensor that lives at the peak, by kind: a formula knows no order."""
+        there = self._there(self.instant)
+        return [Alive(size // n, c.part, c.owner, "") for c, n, size in there if n and size for _ in range(n)]
 
     def by_owner(self) -> list[tuple[str, str, int, int]]:
         """What lives at the peak: (owner, part, tensors, bytes), most bytes first, all blocks' gathered as `blocks.*`."""

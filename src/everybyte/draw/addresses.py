@@ -15,25 +15,21 @@ PLACES, SEGMENTS = 400, 24
 
 def _course(memory):
     """(numbers of events, {part: live bytes at each}): about `PLACES` at most, with the peak and the end."""
-    known: dict[int, str] = {}  # frames are shared among events
     standing: dict[int, tuple[int, str]] = {}
     now: dict[str, int] = {}
 
-    def taken(address, size, frames):
-        if id(frames) not in known:
-            known[id(frames)] = memory.part_of(frames)
-        name = known[id(frames)]
-        standing[address] = size, name
-        now[name] = now.get(name, 0) + size
+    def taken(address, size, made):
+        standing[address] = size, made.part
+        now[made.part] = now.get(made.part, 0) + size
 
-    for address, (size, frames) in memory.alive(0).items():
-        taken(address, size, frames)
+    for address, found in memory.made(0).items():
+        taken(address, *found)
     last = len(memory.events)
     wanted = {*range(0, last + 1, max(1, last // PLACES)), memory.peak_event, last}
     course = {0: dict(now)}
-    for number, ((action, address, size, _), frames) in enumerate(zip(memory.events, memory.frames, strict=True), 1):
+    for number, (action, address, size, _) in enumerate(memory.events, 1):
         if action == "alloc":
-            taken(address, size, frames)
+            taken(address, size, memory.names.of(number - 1))
         elif action == "free_requested" and address in standing:
             size, name = standing.pop(address)
             now[name] -= size

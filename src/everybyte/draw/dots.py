@@ -11,8 +11,8 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import NullLocator
 
 from .. import units
-from .figures import _keys, amount, beside, canvas, named_rows
-from .palette import BLUE, CARD, GREEN, INK, MUTED, ORANGE, PINK, VERMILION
+from .figures import _keys, amount, beside, canvas, card, named_rows
+from .palette import BLUE, CARD, GREEN, INK, MUTED, ORANGE, PINK, VERMILION, part
 
 #: The looks of dots, in the order of the kinds: full, hollow, a triangle, a cross. Colors are left to parts of memory.
 _MARKERS: tuple[dict[str, Any], ...] = (
@@ -256,4 +256,31 @@ def learned(curves: Mapping[str, Sequence[Sequence[tuple]]], x_label: str, title
     seeds = max(map(len, curves.values()))
     times = "one seed" if seeds == 1 else f"{seeds} seeds at most"
     fig.alt = f"Lines, {title}, over {x_label}: the validation loss of {len(curves)} ways ({', '.join(curves)}), {times} each."
+    return fig
+
+
+def by_step(
+    reserved: Sequence[int], allocated: Sequence[int], title: str = "", unit: str = "GiB", capacity: int | None = None
+) -> Figure:
+    """Reserved bytes by step, and above which of them allocated ones lie. capacity: bytes; a line across."""
+    fig, ax = canvas(title, height=3.9)
+    steps = range(1, len(reserved) + 1)
+    high = units.to(max(*reserved, capacity or 0), unit)
+    for values, name in ((reserved, "cached"), (allocated, "requested")):
+        drawn = [units.to(value, unit) for value in values]
+        ax.fill_between(
+            steps, drawn, step="mid", color=part(name).color, hatch=part(name).hatch, edgecolor=CARD, linewidth=0
+        )
+        most = max(range(len(values)), key=values.__getitem__)
+        said = f"{'reserved' if name == 'cached' else 'allocated'} {amount(values[most], unit)}"
+        side = "right" if most > len(values) / 2 else "left"
+        beside(ax, (most + 1, drawn[most]), said, (0, 5), ha=side, fontweight="bold", bbox=card())
+    if capacity is not None:
+        ax.axhline(units.to(capacity, unit), color=INK, linestyle="--", linewidth=1.5)
+    ax.set(xlim=(0.5, len(reserved) + 0.5), ylim=(0, high * 1.15), xlabel="step", ylabel=unit)
+    line = f"; the allocator has {amount(capacity, unit)}" if capacity is not None else ""
+    fig.alt = (
+        f"Bytes by step, {title}: of {len(reserved):,} steps the most reserved are {amount(max(reserved), unit)}, first in step "
+        f"{reserved.index(max(reserved)) + 1:,}; the most allocated {amount(max(allocated), unit)}{line}."
+    )
     return fig

@@ -320,13 +320,20 @@ def _peak_of(trace):
     return f"the peak of {units.text(trace.peak)} is in {trace.peak_at} ({inside})"
 
 
-def timeline(trace, title: str = "", unit: str = "GiB", capacity: float | None = None, at: int | None = None) -> Figure:
+def timeline(
+    trace,
+    title: str = "",
+    unit: str = "GiB",
+    capacity: float | None = None,
+    at: int | None = None,
+    places: str = "operations",
+) -> Figure:
     """Live bytes by part over the operations of one training step, with its phases and its peak marked.
 
     Args:
         trace: from `everybyte.dry_run` or `everybyte.budget`, with `timeline()`, `live`, `marks`, `peak`,
             `peak_operation`, `peak_at`, `parts`.
-        capacity: bytes; a line across. at: the number of an operation to mark.
+        capacity: bytes; a line across. at: the number of an operation to mark. places: what the places of the step are.
     """
     fig, ax = canvas(title, height=4.6)
     names = _course(ax, trace, unit, max(trace.peak, capacity or 0))
@@ -334,10 +341,10 @@ def timeline(trace, title: str = "", unit: str = "GiB", capacity: float | None =
         ax.axhline(_scaled(capacity, unit), color=INK, linestyle="--", linewidth=1.5)
     if at is not None:
         ax.plot([at + 0.5], [0], "^", color=INK, markersize=9, clip_on=False, zorder=5)
-    ax.set_xlabel("operations of the step, in order")
+    ax.set_xlabel(f"{places} of the step, in order")
     _legend(fig, names)
     marks = ", ".join(f"{name.replace('_', ' ')} {units.text(trace.live[i])}" for name, i in trace.marks.items())
-    fig.alt = f"Live bytes over the {len(trace.live):,} operations of one step, {title}: {_peak_of(trace)}. At the marks: {marks}."
+    fig.alt = f"Live bytes over the {len(trace.live):,} {places} of one step, {title}: {_peak_of(trace)}. At the marks: {marks}."
     return fig
 
 

@@ -6,6 +6,7 @@ import os
 import re
 import textwrap
 
+from matplotlib import rc_context
 from matplotlib.figure import Figure
 from matplotlib.text import Annotation, Text
 
@@ -28,6 +29,17 @@ def png(fig: Figure, description: str | None = None, density: float = DENSITY) -
     metadata = {"Software": None} | ({"Description": description} if description else {})
     fig.savefig(out, format="png", dpi=72 * density, metadata=metadata, facecolor=fig.get_facecolor())
     return out.getvalue()
+
+
+def svg(fig: Figure) -> bytes:
+    """The figure as an SVG element, without date; the same figure has the same bytes."""
+    out = io.StringIO()
+    for text in fig.findobj(Text):
+        text.set_parse_math(False)
+    with rc_context({"svg.hashsalt": "everybyte"}):
+        fig.savefig(out, format="svg", metadata={"Date": None}, facecolor=fig.get_facecolor())
+    written = out.getvalue()
+    return written[written.index("<svg") :].encode()
 
 
 def projected(fig: Figure) -> bytes:

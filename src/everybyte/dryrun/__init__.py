@@ -57,7 +57,7 @@ def dry_run(model, setup: Setup, rounding: int = 1, batch=None, rank: int = 0) -
         # The caller's FakeTensorMode and inference mode are left for as long.
         with BetweenOperations(), unset_fake_temporarily(), torch.inference_mode(False):
             work, tracker = workload(model, setup, batch, rank), Tracker()
-            trace = count(work, tracker, rank, first=setup.looped)
+            trace = count(work, tracker, rank, first=setup.looped or setup.optimizer_in_backward)
             if not tracker.steady:
                 trace = count(work, Tracker(), rank, first=True)
         return replace(trace, rounding=rounding)

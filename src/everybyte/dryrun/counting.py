@@ -89,11 +89,11 @@ def _as_on_gpu(setup, tracker, rank):
 
 
 def _of_optimizers_inside(tracker):
-    """Hooks: what an optimizer allocates belongs to the part `optimizer`, also where a module steps it in forward or backward."""
+    """Hooks: what an optimizer allocates belongs to the part `optimizer`, also where it is stepped in forward or backward."""
     entered = []
 
     def before(*_):
-        if tracker.phase in ("forward", "backward"):
+        if tracker.phase != "optimizer step":
             entered.append(tracker.making("optimizer", ""))
             entered[-1].__enter__()
 
@@ -149,8 +149,9 @@ class _Step:
             following["after_forward"] = "forward"
 
         def at(moment):
-            if moment == "after_backward" and not (setup.distributed or setup.kept_gradients == "fp32"):
-                # Those drop gradients themselves.
+            if moment == "after_backward" and not (
+                setup.distributed or setup.kept_gradients == "fp32" or setup.optimizer_in_backward
+            ):  # those drop gradients themselves
                 self.idle = [name for name, p in self.module.named_parameters() if p.requires_grad and p.grad is None]
             marks[moment] = tracker.mark(moment)
             tracker.phase = following[moment]

@@ -11,7 +11,7 @@ from ..catalog import Described, Gpu, Model
 from ..catalog import gpu as find_gpu
 from ..rules import WHOLE, broken
 from ..step.course import Course, Found, Operation, Reading
-from ..step.witness import Followed, starred
+from ..step.witness import Alive, Followed, starred
 from .requests import requests
 from .tracker import Allocation, Change, is_loss
 
@@ -97,6 +97,11 @@ class Trace(Followed):
         """What lives at an operation, by default the peak's, largest first."""
         at = self.peak_operation if operation is None else operation
         return sorted((a for a in self._alive(at) if not a.host), key=lambda a: -a.bytes)
+
+    def alive(self) -> list[Alive]:
+        """Each tensor that lives at the peak, in the order in which it was made."""
+        found = sorted(self.owners(), key=lambda a: a.birth)
+        return [Alive(self.size(a), a.part, a.owner, a.operation) for a in found if a.bytes]
 
     def _alive(self, at):
         return [a for a in self.allocations if a.birth <= at and (a.death is None or a.death >= at)]

@@ -245,8 +245,8 @@ class Tracker(TorchDispatchMode):
             return None  # nothing is allocated, and a check of hundreds of shapes would cost more than the rest
         if func.name() in _COPIES:
             return None
-        if func is aten._local_scalar_dense.default and args[0].is_meta and self.phase in ("rest", "optimizer step"):
-            return 0.0  # the one number that a step reads back is the scaler's count of infinite gradients: none
+        if func is aten._local_scalar_dense.default and args[0].is_meta and self._updates():
+            return 0.0  # the scaler's count of infinite gradients, which is none; norms, of an optimizer
         if self.phase == "forward":
             self._check(func, args)
         if func is aten._to_copy.default and self._making and kwargs.get("device") == torch.device("cpu"):
@@ -366,6 +366,10 @@ class Tracker(TorchDispatchMode):
                 a.owner = "loss"
             if a.part == "activations" and (a.owner == "loss" or a.owner in self.heads):
                 a.part = "loss"
+
+    def _updates(self):
+        """Whether an optimizer is at work."""
+        return self.phase in ("rest", "optimizer step") or (self._making or ("",))[0] == "optimizer"
 
     def _refused(self, does, allowed):
         """The error that the running module cannot be followed."""

@@ -4,7 +4,6 @@ Source of its format: PyTorch 2.13, `torch/csrc/cuda/memory_snapshot.cpp` and `t
 """
 
 import os
-import re
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -12,64 +11,15 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from ..allocator import ACTIONS, GIVES, TAKES, Replayed, before, replay
+from ..allocator import ACTIONS, GIVES, TAKES, Replayed, before, replay, settings
 from ..common import checks
 from ..common.tables import Shown, Table
 from ..units import text
+from .growing import Growth, Pinned, emptied, grown, pinned, steps
+from .naming import NO_FRAME, RECORDED, Frames, Made, Names, part, where  # noqa: F401
 from .pickles import Refused, read, refuse
 
-Frames = list[dict]
 STATES = ("active_allocated", "active_awaiting_free", "active_pending_free", "inactive")
-#: Part of a step's memory -> a pattern of a block's frames; the first that matches, else activations.
-_MAKES = r"^(__init__|_apply|to|cuda|reset_parameters|from_pretrained|load_state_dict|to_empty)$"
-_PARTS = (
-    ("optimizer", re.compile(r"/torch/optim/|bitsandbytes/optim|/torchao/optim|optimizer\.py$")),
-    ("parameters", re.compile(_MAKES)),
-    ("communication", re.compile(r"/torch/distributed/|/deepspeed/")),
-)
-#: A loss by its own name; a function of the script that is called so, where no module runs in it; and modules, which are no loss.
-_LOSS = re.compile(r"^(?:(?:linear_|fixed_)?cross_entropy|nll_loss|log_softmax|\w*CrossEntropy\w*|ForCausalLMLoss)$")
-_NAMED_LOSS, _MODULES = re.compile(r"[Ll]oss"), re.compile(r"/torch/nn/modules/(?!loss\.py)")
-_LIBRARY = re.compile(r"/(?:site|dist)-packages/|/lib(?:64)?/python3[.\d]*/|^<|^\?\?")
-#: The place of a block without a Python frame.
-NO_FRAME = "no line of Python: backward, or before the history"
-
-
-def where(frames: Frames | None) -> str:
-    """The innermost line of the script, as "file:line function"; else of a library; else `NO_FRAME`."""
-    last = None
-    for frame in frames or ():
-        file = str(frame.get("filename", ""))
-        found = checks.printable(f"{Path(file).name}:{frame.get('line', 0)} {frame.get('name', '')}", checks.SHOWN)
-        if not _LIBRARY.search(file):
-            return found
-        if last is None and file.endswith(".py"):
-            last = found
-    return last or NO_FRAME
-
-
-def part(frames: Frames | None) -> str:
-    """A block's part of a step's memory, from its frames. Backward's blocks have no frames, as it runs no Python."""
-    if not frames:
-        return "gradients"
-    for name, pattern in _PARTS:
-        for frame in frames:
-            if pattern.search(str(frame.get("filename", ""))) or pattern.match(str(frame.get("name", ""))):
-                return name
-    return "loss" if _in_loss(frames) else "activations"
-
-
-def _in_loss(frames):
-    """Whether a loss made the block. The innermost frame decides, so a model that `compute_loss` calls is no loss."""
-    for frame in frames:
-        file, name = str(frame.get("filename", "")), str(frame.get("name", ""))
-        if _LOSS.match(name) or file.endswith("/torch/nn/modules/loss.py"):
-            return True
-        if _MODULES.search(file):
-            return False
-        if not _LIBRARY.search(file):
-            return bool(_NAMED_LOSS.search(name))
-    return False
 
 
 @dataclass(frozen=True)
@@ -87,7 +37,8 @@ class Memory(Shown):
     """One GPU's data in a snapshot.
 
     Attributes:
-        device: its number. segments: at the end, as PyTorch has them. events: (action, address, bytes, stream), the oldest first.
+        device: its number. segments: at the end, as PyTorch has them. events: (action, address, bytes, stream), the oldest first; of
+            `oom` the bytes that the driver had free stand for an address.
         frames: of each event, or None. settings: `PYTORCH_ALLOC_CONF`, where it is known.
     """
 
@@ -161,15 +112,22 @@ class Memory(Shown):
 
     def alive(self, event: int | None = None) -> dict[int, tuple[int, Frames | None]]:
         """{address: (bytes requested, frames)} of what lived after a number of events, by default at the peak."""
-        found = dict(self._start)
+        return {
+            address: self._start[address] if number is None else (size, self.frames[number])
+            for address, (size, number) in self._live(event).items()
+        }
+
+    def _live(self, event=None):
+        """{address: (bytes requested, the event that asked for it, None before the first)} after a number of events."""
+        found = {address: (size, None) for address, (size, _) in self._start.items()}
         self._go_on(found, {}, 0, self.peak_event if event is None else event)
         return found
 
     def _go_on(self, live, ranges, done, until):
         """Apply the events from one to another to what lives, and to the ranges of memory."""
-        for (action, address, size, _), frames in zip(self.events[done:until], self.frames[done:until], strict=True):
+        for number, (action, address, size, _) in enumerate(self.events[done:until], done):
             if action == "alloc":
-                live[address] = size, frames
+                live[address] = size, number
             elif action == "free_requested":
                 live.pop(address, None)
             elif action in TAKES:
@@ -177,33 +135,76 @@ class Memory(Shown):
             elif action in GIVES:
                 _remove(ranges, address, size)
 
+    @cached_property
+    def names(self) -> Names:
+        """What each block is: those from before the recording, of backward, and libraries' workspaces are told apart."""
+        return Names(self.events, self.frames, self._start)
+
+    def made(self, event: int | None = None) -> dict[int, tuple[int, Made]]:
+        """{address: (bytes requested, what it is)} of what lived after a number of events, by default at the peak."""
+        return {address: (size, self._made(address, number)) for address, (size, number) in self._live(event).items()}
+
+    def _made(self, address, number):
+        return self.names.first[address] if number is None else self.names.of(number)
+
     def held(self, event: int | None = None) -> list[Held]:
         """What lived after a number of events, by default at the peak, by the line that requested it; most bytes first."""
         sizes: dict[tuple[str, str], list[int]] = {}
-        known: dict[int, tuple[str, str]] = {}  # frames are shared among events
-        for size, frames in self.alive(event).values():
-            if id(frames) not in known:
-                known[id(frames)] = where(frames), part(frames)
-            sizes.setdefault(known[id(frames)], []).append(size)
+        for size, made in self.made(event).values():
+            sizes.setdefault(made[:2], []).append(size)
         rows = [Held(line, name, len(of), sum(of)) for (line, name), of in sizes.items()]
         return sorted(rows, key=lambda row: -row.bytes)
 
-    def maps(self, events: Iterable[int]) -> Iterator[list[tuple[int, int, list[tuple[int, int, Frames | None]]]]]:
+    @cached_property
+    def steps(self) -> list[int]:
+        """The numbers of the events at which its steps begin; none where no line repeats three times at even distances."""
+        return steps(
+            self.frames, [n for n in self.names.ours if self.names.of(n).part not in ("parameters", "optimizer")]
+        )
+
+    @property
+    def died(self) -> int | None:
+        """The number of events before its last failure; None where it records none."""
+        return next((number for number in range(len(self.events) - 1, -1, -1) if self.events[number][0] == "oom"), None)
+
+    def reserved_at(self, event: int) -> int:
+        """Bytes of all segments after a number of events."""
+        ranges = self._first_ranges()
+        self._go_on({}, ranges, 0, event)
+        return sum(size for size, _ in ranges.values())
+
+    @cached_property
+    def leaks(self) -> list[Growth]:
+        """What each step leaves behind, by the line that asked for it, most bytes first; none where nothing grows."""
+        live = {number: size for size, number in self._live(len(self.events)).values() if number is not None}
+        return grown(self.events, self.steps, {number: self.names.of(number) for number in live}, live)
+
+    @property
+    def emptied(self) -> int:
+        """Bytes that `torch.cuda.empty_cache()` would give back to the driver at the end."""
+        return emptied(self.segments, settings(self.settings).large_segment)
+
+    @cached_property
+    def pinned(self) -> list[Pinned]:
+        """Segments that are partly free at the end, by the lines whose blocks hold them; the most free bytes first."""
+        return pinned(self.segments, {address: made for address, (_, made) in self.made(len(self.events)).items()})
+
+    def maps(self, events: Iterable[int]) -> Iterator[list[tuple[int, int, list[tuple[int, int, Made]]]]]:
         """The ranges of memory that the allocator had, by address, after each of some numbers of events, ascending.
 
         Returns:
-            (address, bytes, [(address, bytes requested, frames) of each block in use]) of each range; neighbors that grew are one.
+            (address, bytes, [(address, bytes requested, what it is) of each block in use]) of each range; neighbors that grew are one.
         """
-        ranges, live, done = self._first_ranges(), dict(self._start), 0
+        ranges, live, done = self._first_ranges(), self._live(0), 0
         for until in events:
             checks.whole("maps", "events", until, done, len(self.events))
             self._go_on(live, ranges, done, until)
             done, places = until, sorted(ranges)
             found: list[tuple[int, int, list]] = [(at, ranges[at][0], []) for at in places]
-            for address, (size, frames) in sorted(live.items()):
+            for address, (size, number) in sorted(live.items()):
                 place = bisect_right(places, address) - 1
                 if place >= 0 and address < places[place] + ranges[places[place]][0]:
-                    found[place][2].append((address, size, frames))
+                    found[place][2].append((address, size, self._made(address, number)))
             yield found
 
     def _first_ranges(self):
@@ -246,6 +247,32 @@ class Memory(Shown):
         said += f"{text(self.requested)} requested, {text(self.allocated)} allocated, {text(self.reserved)} reserved"
         return Table(["asked for in", "part, by its frames", "blocks", "bytes", "size"], cells, said)
 
+    def tables(self) -> list[Table]:
+        """What lived at the peak; what grows from step to step, and what keeps segments, where anything does."""
+        found = [self.table()]
+        if self.leaks:
+            rows = [
+                [
+                    g.where,
+                    g.part,
+                    g.blocks,
+                    g.bytes,
+                    text(g.bytes),
+                    f"{g.steps} steps" + ("" if g.equal else ", not alike"),
+                ]
+                for g in self.leaks
+            ]
+            size = sum(g.bytes for g in self.leaks)
+            said = f"GPU {self.device}: each of {len(self.steps)} steps leaves {text(size)} behind"
+            found.append(
+                Table(["asked for in", "part", "blocks a step", "bytes a step", "size", "seen in"], rows, said)
+            )
+        if self.pinned:
+            rows = [["; ".join(p.where[:3]), p.segments, p.bytes, p.free, text(p.free)] for p in self.pinned]
+            said = f"GPU {self.device}: empty_cache() gives back {text(self.emptied)}; what blocks in use keep from going back:"
+            found.append(Table(["held by blocks of", "segments", "bytes in use", "free", "size"], rows[:12], said))
+        return found
+
     def figure(self):
         """Live bytes over the events, and the segments at the end: matplotlib's figure, with its text as `alt`."""
         from .. import draw
@@ -257,7 +284,8 @@ class Memory(Shown):
         return {
             "device": self.device, "events": len(self.events), "peak": self.peak, "peak_event": self.peak_event,
             "requested": self.requested, "allocated": self.allocated, "reserved": self.reserved, "parts": self.parts(),
-            "held": [vars(row) for row in self.held()],
+            "held": [vars(row) for row in self.held()], "steps": self.steps, "leaks": [vars(row) for row in self.leaks],
+            "emptied": self.emptied, "pinned": [vars(row) for row in self.pinned],
         }  # fmt: skip
 
     def __repr__(self):
@@ -291,10 +319,10 @@ class Snapshot:
         return {"snapshot": self.name, "devices": [memory.as_dict() for memory in self.devices.values()]}
 
     def __repr__(self):
-        return "\n\n".join([self.name, *(repr(memory.table()) for memory in self.devices.values())])
+        return "\n\n".join([self.name, *(repr(table) for memory in self.devices.values() for table in memory.tables())])
 
     def _repr_html_(self):
-        return "".join(memory._repr_html_() for memory in self.devices.values())
+        return "".join(table._repr_html_() for memory in self.devices.values() for table in memory.tables())
 
 
 def snapshot(source: str | os.PathLike | bytes, progress: bool | None = None) -> Snapshot:
@@ -406,7 +434,8 @@ def _memory(device, segments, trace, conf, known):
             refuse("an event without an action")
         if action not in ACTIONS:
             continue
-        size, address, stream = event.get("size"), event.get("addr", 0), event.get("stream", 0)
+        size, stream = event.get("size"), event.get("stream", 0)
+        address = event.get("device_free" if action == "oom" else "addr", 0)
         if not _number(size) or not _number(address):
             refuse(f"a {action} without bytes or address")
         if not _number(stream):

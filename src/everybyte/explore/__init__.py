@@ -8,12 +8,12 @@ from .layouts import combining, pipelines
 from .model import model
 from .peaks import adapters, batches, planning, precision, serving, sharding
 from .pictures import Lines, Ranges, Stack
-from .segments import allocations, memory_map, played, upload
+from .segments import allocations, epochs, memory_map, played, upload
 from .step import block, checkpointing, step
 
 __all__ = [
     "Choice", "Explorer", "Lines", "Ranges", "Slider", "Stack", "adapters", "allocations", "allocator", "attention",
-    "batches", "block", "checkpointing", "combining", "formats", "loss", "memory_map", "model", "offloading",
+    "batches", "block", "checkpointing", "combining", "epochs", "formats", "loss", "memory_map", "model", "offloading",
     "optimizers", "parameters", "pipelines", "planning", "played", "precision", "reset", "ring", "serving",
     "sharding", "shared", "states", "step", "steps", "tensor", "upload", "zero",
 ]  # fmt: skip

@@ -249,7 +249,7 @@ def _decided(asked, configuration, memory):
 PARTS: list[tuple[str, str]] = list(map(tuple, words_of("memory_map")["parts"]))
 
 
-def memory_map(memory, most: int = MOMENTS) -> Explorer:
+def memory_map(memory, most: int = MOMENTS, parts: Sequence[tuple[str, str]] = ()) -> Explorer:
     """A snapshot's segments over its history; each block is colored by the part of memory that its frames indicate.
 
     A history has the bytes that were requested, not a block's size. So bytes up to the next block count as kept free, except for
@@ -258,6 +258,7 @@ def memory_map(memory, most: int = MOMENTS) -> Explorer:
     Args:
         memory: one GPU's side of a snapshot; or a snapshot, of which it takes the GPU with the most bytes.
         most: the number of moments. The beginning, the peak and the end are among them.
+        parts: (part, label) of a memory whose blocks have other parts than frames indicate, in the order of the sentence.
     """
     memory = getattr(memory, "main", memory)
     last = len(memory.events)
@@ -273,16 +274,16 @@ def memory_map(memory, most: int = MOMENTS) -> Explorer:
     peak = places.index(memory.peak_event)
     controls = [Slider("moment", "moment", 0, len(places) - 1, peak)]
     presets = {"Before the first event": {"moment": 0}, "The end": {"moment": len(places) - 1}}
-    return Explorer(f"Segments of GPU {memory.device}", controls, Map([told], PARTS), presets)
+    return Explorer(f"Segments of GPU {memory.device}", controls, Map([told], parts or PARTS), presets)
 
 
 def _row(memory, address, size, inside):
     row, at = [], address
-    for begin, asked, frames in inside:
+    for begin, asked, made in inside:
         if begin > at:
             row.append((begin - at, 0, "", ""))
         block = min(-(-asked // 512) * 512, address + size - begin)
-        row.append((block, min(asked, block), memory.part_of(frames), ""))
+        row.append((block, min(asked, block), made.part, ""))
         at = begin + block
     if at < address + size:
         row.append((address + size - at, 0, "", ""))
@@ -303,6 +304,24 @@ def played() -> Explorer:
     last = len(moments[0]) - 1
     controls = [listed("setting", "setting", list(PLAYED)), Slider("moment", "moment", 0, last, last)]
     return told("played", controls, Map(moments))
+
+
+# -- an epoch
+
+#: The file of an epoch's moments, as `FILE` of a step's.
+EPOCHS_FILE = "epochs.json"
+#: Label -> (the order of the steps, `PYTORCH_ALLOC_CONF`).
+EPOCHS: dict[str, tuple[str, str]] = {
+    label: (said[0], said[1]) for label, said in words_of("epochs")["settings"].items()
+}
+
+
+def epochs() -> Explorer:
+    """Chapter 49: 150 steps of many lengths on an H200, simulated: the segments when a step has the most, by the order of the steps."""
+    moments = [[unpacked(said) for said in table(EPOCHS_FILE)[label]] for label in EPOCHS]
+    last = len(moments[0]) - 1
+    controls = [listed("setting", "order", list(EPOCHS)), Slider("moment", "moment", 0, last, last)]
+    return told("epochs", controls, Map(moments))
 
 
 # -- a snapshot of the reader's own, put into the notebook

@@ -9,6 +9,7 @@ from . import (  # noqa: F401  each fills the registry
     inference,
     optimizers,
     parameters,
+    phases,
     pipelines,
     sharding,
     states,

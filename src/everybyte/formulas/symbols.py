@@ -204,5 +204,12 @@ splits = _free("splits")
 ell = _free("host_link")
 f = _free("flop_rate")
 
+# Free symbols: what a run does beside training, and in the host's memory.
+N_e = _free("kept_sequences")
+n_r = _free("ranks")
+n_w = _free("workers")
+n_f = _free("prefetched")
+n_x = _free("token_columns")
+
 #: sympy's symbol -> its entry.
 BY_SYMBOL = {entry.symbol: entry for entry in SYMBOLS.values()}

@@ -136,7 +136,7 @@ def _split(path):
     good, bad = [], []
     for number, line in enumerate(lines, 1):
         try:
-            good.append((line, _measurement(line)))
+            good.append((line, measurement(line)))
         except ValueError as error:
             bad.append((line, f"{path.name}, line {number}: {error}"))
     if rest:
@@ -144,15 +144,20 @@ def _split(path):
     return good, bad
 
 
-def _measurement(line):
+def measurement(line: str | bytes) -> Measurement:
+    """The measurement in a record's line.
+
+    Raises:
+        ValueError: where it is no JSON, no measurement, or not as it was written.
+    """
     said = files.parsed(line, parse_constant=_no_number)
     if not isinstance(said, dict):
         raise ValueError("it is not a JSON object")
     check = said.pop("check", None)
-    measurement = Measurement.from_dict(said)
+    found = Measurement.from_dict(said)
     if check != _checksum(said):
         raise ValueError("its checksum is not that of its content: it was edited")
-    return measurement
+    return found
 
 
 def _no_number(name):

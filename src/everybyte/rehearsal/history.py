@@ -6,20 +6,26 @@ live when it is taken. Source: PyTorch, `c10/cuda/CUDACachingAllocator.cpp` (`re
 
 import re
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from types import FrameType
 
 from ..evidence import Memory
 
+#: So many lines of what lived at a peak are reported; in the place of a line, what says that a row is the others'.
+LINES, REST = 400, "everything else"
 #: The folder, in a rehearsal's temporary one, of the code that Inductor writes.
 INDUCTOR = "inductor-of-rehearsal"
-#: Files that are not the script's: Python's own, installed packages, what Inductor wrote, code without a file.
-_NOT_A_SCRIPT = re.compile(
-    rf"/site-packages/|/dist-packages/|/lib(64)?/python3[.\d]*/|^<|/everybyte/rehearsal/|/{INDUCTOR}/"
-)
+#: Files of no package and no script: Python's own, code without a file, what Inductor wrote, ours; and files of installed packages.
+_PLUMBING = re.compile(rf"/lib(64)?/python3[.\d]*/(?!(?:site|dist)-packages/)|^<|/everybyte/rehearsal/|/{INDUCTOR}/")
+_PACKAGES = re.compile(r"/(?:site|dist)-packages/")
 #: Files of PyTorch. Of their functions only the innermost one's name is reported.
 _TORCH = re.compile(r"/site-packages/torch/|/dist-packages/torch/")
+
+
+#: How a row of what lived says where it comes from: the line of the script, of a library; of backward, the node and the lines that made it.
+WHERE = ("line", "inner", "node", "forward", "forward_inner")
 
 
 @dataclass(frozen=True)
@@ -28,29 +34,49 @@ class Instant:
 
     Attributes:
         live: bytes as tensors asked for them. allocation: how many allocations the history had made by then.
-        frames: Python's, of the last one, the innermost first. held: (bytes, frames or None) of each live block.
+        frames: Python's, of the last one, the innermost first. held: (bytes, frames or None, its allocation's number) of each live
+            block; the number is 0 of what lived before the history.
     """
 
     live: int
     allocation: int
     frames: list[dict]
-    held: list[tuple[int, list[dict] | None]]
+    held: list[tuple[int, list[dict] | None, int]]
 
 
-def _memory(snapshot, device):
+def memory(snapshot: dict, device: int) -> Memory:
+    """A device's history, of allocations and frees alone. snapshot: from `torch.cuda.memory._snapshot()`."""
     trace = [e for e in snapshot["device_traces"][device] if e["action"] in ("alloc", "free_requested")]
     segments = [segment for segment in snapshot["segments"] if segment["device"] == device]
     events = [(e["action"], e["addr"], e["size"], 0) for e in trace]
     return Memory(device, segments, events, [e.get("frames") or None for e in trace])
 
 
-def most(snapshot: dict, device: int) -> Instant:
-    """The instant at which the most bytes lived on a device. snapshot: from `torch.cuda.memory._snapshot()`."""
-    memory = _memory(snapshot, device)
-    events = memory.events
+def most(memory: Memory) -> Instant:
+    """The instant at which the most bytes lived on a device."""
     last = memory.peak_event  # the number of events until the peak
-    made = sum(action == "alloc" for action, *_ in events[:last])
-    return Instant(memory.peak, made, memory.frames[last - 1] or [] if last else [], list(memory.alive().values()))
+    numbers = {address: number for number, address, _ in allocations(memory.events[:last])}
+    held = [(size, frames, numbers.get(address, 0)) for address, (size, frames) in memory.alive().items()]
+    frames = memory.frames[last - 1] or [] if last else []
+    return Instant(memory.peak, max(numbers.values(), default=0), frames, held)
+
+
+def allocations(events: Iterable[tuple]) -> list[tuple[int, int, int]]:
+    """(number, address, bytes) of each allocation among the events of a `Memory`, numbered from 1."""
+    made = ((address, size) for action, address, size, *_ in events if action == "alloc")
+    return [(number, *one) for number, one in enumerate(made, 1)]
+
+
+def standing(events: Iterable[tuple]) -> set[int]:
+    """The numbers of the allocations that are not freed in these events."""
+    now, made = {}, 0
+    for action, address, *_ in events:
+        if action == "alloc":
+            made += 1
+            now[address] = made
+        elif action == "free_requested":
+            now.pop(address, None)
+    return set(now.values())
 
 
 def peaks(snapshot: dict, device: int, events: int, spans: Iterable[tuple[str, int, int]]) -> dict[str, int]:
@@ -60,7 +86,7 @@ def peaks(snapshot: dict, device: int, events: int, spans: Iterable[tuple[str, i
         events: how many allocations and frees there have been. spans: (name, how many by its begin, by its end); those whose begin the
             history has no longer are left out.
     """
-    live = _memory(snapshot, device).live
+    live = memory(snapshot, device).live
     lost, found = events - (len(live) - 1), Counter()
     for name, first, last in spans:
         if first >= lost:
@@ -73,23 +99,42 @@ def told(stack: Iterable[tuple[FrameType, int]]) -> list[dict]:
     return [{"filename": f.f_code.co_filename, "line": number, "name": f.f_code.co_name} for f, number in stack]
 
 
+@cache
+def _whose(file):
+    """Whose a file is: of the `script`, of a `library`, or, of PyTorch, Python and Inductor, nobody's."""
+    if _TORCH.search(file) or _PLUMBING.search(file):
+        return ""
+    return "library" if _PACKAGES.search(file) else "script"
+
+
+def here(frame: FrameType | None) -> tuple[str | None, str | None]:
+    """(the innermost line of the script, the innermost of a library within it), from a frame outwards."""
+    inside = None
+    while frame is not None:
+        code = frame.f_code
+        if whose := _whose(code.co_filename):
+            if whose == "script":
+                return f"{code.co_filename}:{frame.f_lineno}", inside
+            inside = inside or _of_library(code.co_filename, frame.f_lineno, code.co_name)
+        frame = frame.f_back
+    return None, inside
+
+
+def _of_library(file, number, name):
+    return f"{re.sub(r'^.*/(?:site|dist)-packages/', '', file)}:{number} {name}"
+
+
 def line(frames: list[dict] | None) -> str | None:
     """The innermost line of the script itself, as file:line; None where no frame is the script's."""
-    return next((f"{f['filename']}:{f['line']}" for f in frames or () if not _NOT_A_SCRIPT.search(f["filename"])), None)
+    return next((f"{f['filename']}:{f['line']}" for f in frames or () if _whose(f["filename"]) == "script"), None)
 
 
 def inner(frames: list[dict] | None) -> str | None:
     """The innermost line that is neither PyTorch's nor Python's, as file:line function; None where it is the script's own."""
-    for frame in frames or ():
-        if _TORCH.search(frame["filename"]) or re.search(
-            rf"/lib(64)?/python3[.\d]*/(?!site-packages)|^<|/everybyte/rehearsal/|/{INDUCTOR}/", frame["filename"]
-        ):
-            continue
-        if not _NOT_A_SCRIPT.search(frame["filename"]):
-            return None
-        short = re.sub(r"^.*/(?:site|dist)-packages/", "", frame["filename"])
-        return f"{short}:{frame['line']} {frame['name']}"
-    return None
+    first = next((f for f in frames or () if _whose(f["filename"])), None)
+    if first is None or _whose(first["filename"]) == "script":
+        return None
+    return _of_library(first["filename"], first["line"], first["name"])
 
 
 def call(frames: list[dict] | None) -> str | None:
@@ -100,14 +145,26 @@ def call(frames: list[dict] | None) -> str | None:
     return first["name"] if first and _TORCH.search(first["filename"]) else None
 
 
-def holders(instant: Instant, rows: int = 12) -> list[dict]:
-    """What lived at an instant, by the line of the script that made it: the `rows` largest, then one row for the rest."""
+def holders(instant: Instant, named: Callable[[int], dict | None], rows: int = LINES) -> list[dict]:
+    """What lived at an instant, by the line of the script that made it: the `rows` largest, then one row for the rest.
+
+    Args:
+        named: returns the `node` of backward that made an allocation, by its number, and the line in `forward` that made the node.
+    """
     sizes, counts = Counter(), Counter()
-    for size, frames in instant.held:
-        where = (line(frames), inner(frames)) if frames else (None, None)
+    for size, frames, number in instant.held:
+        node = None if frames else named(number)
+        where = (line(frames), inner(frames), None, None, None) if frames else (None,) * len(WHERE)
+        where = (None, None, node["node"], node["forward"], node["forward_inner"]) if node else where
         sizes[where] += size
         counts[where] += 1
-    told = [{"line": w[0], "inner": w[1], "tensors": counts[w], "bytes": size} for w, size in sizes.most_common(rows)]
-    rest = instant.live - sum(row["bytes"] for row in told)
-    left = len(instant.held) - sum(row["tensors"] for row in told)
-    return told + ([{"line": "everything else", "inner": None, "tensors": left, "bytes": rest}] if left else [])
+    found = [dict(zip(WHERE, w, strict=True)) | {"tensors": counts[w], "bytes": size} for w, size in sizes.items()]
+    return shortened(sorted(found, key=lambda row: -row["bytes"]), rows)
+
+
+def shortened(held: Sequence[dict], rows: int = 12) -> list[dict]:
+    """The first `rows` rows of what lived, then one row for the rest."""
+    rest = held[rows:]
+    tensors, size = (sum(row[name] for row in rest) for name in ("tensors", "bytes"))
+    other = dict.fromkeys(WHERE) | {"line": REST, "tensors": tensors, "bytes": size}
+    return [*held[:rows], *([other] if rest else [])]

@@ -20,6 +20,11 @@ def taken(gpu: Gpu, groups: list[dict]) -> dict[str, tuple[int, int]]:
     return found
 
 
+def most(gpu: Gpu, processes: list[dict]) -> int:
+    """The most bytes of NCCL's buffers on one of the GPUs of some processes."""
+    return max((taken(gpu, process["groups"]).get("nccl", (0, 0))[1] for process in processes), default=0)
+
+
 def _buffers(gpu, ranks, apart, does):
     near = max(1, min(ranks, gpu.node // apart))
     ways = [Communicator("a group", ranks, near, kind) for kind in does]

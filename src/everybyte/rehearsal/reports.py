@@ -63,7 +63,7 @@ def _checked(said):
             raise ValueError(f"groups: {group!r:.80}; allowed: 1 or more ranks, 1 or more apart")
     for device in said["devices"]:
         _check_fields("devices.", device if isinstance(device, dict) else {}, _OF_DEVICE)
-    return {"oom": None, "snapshot": None, "stopped": None} | said
+    return {"oom": None, "snapshot": None, "stopped": None, "lost": None} | said
 
 
 def _check_fields(where, said, fields):
@@ -88,6 +88,17 @@ def nobody(command: str, status: int, read: list[dict], faults: list[str]) -> st
         f"rehearse.command: {command} did not import the rehearsal's PyTorch; {how}; allowed: a script, run by the "
         "environment's own python"
     )
+
+
+class Lost(RuntimeError):
+    """A rehearsal could not follow a script: what it knows is of a part of it, and nothing is said of the whole."""
+
+
+def check_followed(read: list[dict]) -> None:
+    """Raise `Lost` where one of the processes could not be followed."""
+    for said in read:
+        if said["lost"]:
+            raise Lost(f"rehearse could not follow {_who(said, read)}: {said['lost']}")
 
 
 def ends(processes: list[dict], status: int) -> list[str]:

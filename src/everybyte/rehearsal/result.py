@@ -8,8 +8,11 @@ from dataclasses import dataclass, field, fields
 from .. import units
 from ..ask.setup import Setup
 from ..catalog import Gpu, Model
+from ..common import children
 from ..common.tables import Shown, Table, sized
-from . import host, outside, reports
+from ..evidence import snapshot
+from . import history, host, outside, reports
+from .timeline import Owned, Timeline, of_peak, owned
 
 #: What no rehearsal can know, said beside its numbers.
 UNKNOWN = (
@@ -152,6 +155,63 @@ class ScriptRehearsal(Shown):
         both = self._worst[1]["reserved"], (self.early or self)._worst[1]["reserved"]
         return min(both), max(both)
 
+    def most(self, count: str) -> int:
+        """The most of a count of the devices, such as `allocated`, on one of them."""
+        return max(device[count] for process in self.processes for device in process["devices"])
+
+    def phase(self, name: str) -> int:
+        """Bytes requested at a moment of the last step, on the device that needs the most; 0 where it was not reached."""
+        return self._worst[1]["phases"].get(name, 0)
+
+    def timeline(self) -> tuple[Owned, Timeline]:
+        """(the history of the device that needs the most, with the owners of its blocks; the step with the peak).
+
+        Raises:
+            ValueError: where the rehearsal kept no history: `rehearse_script(owners=True, snapshot=...)` does.
+        """
+        process, device = self._worst
+        told = (device["peak"] or {}).get("history")
+        if not told or not process["snapshot"]:
+            raise ValueError(
+                "rehearse.timeline: the history was not kept; allowed: with owners=True and a snapshot, where something was on a GPU"
+            )
+        memory = owned(snapshot(process["snapshot"]).devices[device["device"]], told["lost"], told["parts"])
+        return memory, of_peak(memory, device["peak"]["at"], told["lost"], told["marks"])
+
+    @property
+    def groups(self) -> list[dict]:
+        """The groups that communicated, of the process that needs the most."""
+        return self._worst[0]["groups"]
+
+    @property
+    def resident(self) -> int:
+        """The most bytes of the CPU's memory that one process had."""
+        return max(process["host"]["resident"] for process in self.processes)
+
+    @property
+    def death(self) -> dict | None:
+        """The out-of-memory error: what was `requested`, `at` where; None where there was none."""
+        return self._worst[0]["oom"]
+
+    @property
+    def died(self) -> str:
+        """The out-of-memory error in words; "" where there was none."""
+        if not (oom := self.death):
+            return ""
+        return f"out of memory{_at(oom['at'])}: asked for {units.text(oom['requested'])}; {_place(oom)}"
+
+    @property
+    def said_peak(self) -> str:
+        """The peak in words, and where it is."""
+        peak = self._worst[1]["peak"] or {}
+        return f"peak {units.text(self.peak)}{_at(peak.get('at'))}, {_place(peak)}"
+
+    @property
+    def failure(self) -> str:
+        """How the script failed, in words."""
+        ends = reports.ends([*self.processes, *self.others], self.status)
+        return ends[0] if ends else f"the script ended {children.how(self.status)}"
+
     @property
     def _worst(self):
         pairs = [(process, device) for process in self.processes for device in process["devices"]]
@@ -164,7 +224,7 @@ class ScriptRehearsal(Shown):
         head |= {
             "peak": self.peak,
             "peak_at": (device["peak"] or {}).get("at"),
-            "parts": {},
+            "parts": (device["peak"] or {}).get("parts", {}),
             "phases": device["phases"],
             "reserved": self.reserved,
         }
@@ -251,6 +311,7 @@ class ScriptRehearsal(Shown):
         phases = {name: size for name, size in device["phases"].items() if name != "backward_done"}
         rows: list[Sequence] = [
             (f"requested: the peak{_at(peak.get('at'))}", device["requested"], _place(peak)),
+            *(sized(f"  of it {part}", size) for part, size in peak.get("parts", {}).items()),
             sized("allocated: in the blocks that were found", device["allocated"]),
             (f"reserved: {segments}", device["reserved"], room),
             *(
@@ -266,7 +327,7 @@ class ScriptRehearsal(Shown):
         if oom := process["oom"]:
             free = f"{units.text(oom['free'])} free; {_place(oom)}"
             rows.append((f"out of memory{_at(oom['at'])}: asked for", oom["requested"], free))
-        for held in peak.get("held", ()):
+        for held in history.shortened(peak.get("held", ())):
             count = held["tensors"]
             rows.append([f"  at the peak: {count:,} tensor{'s' * (count > 1)}", held["bytes"], _place(held)])
         ranks = f", rank {process['rank']} of {len(self.processes)}" if len(self.processes) > 1 else ""
@@ -301,7 +362,10 @@ def _versions(process):
 
 
 def _place(said):
-    """Where a request came from: the line of the script, of a library, and the function of PyTorch."""
+    """Where a request came from: the line of the script, of a library, and the function of PyTorch; in backward what ran, and who made it."""
+    if said.get("node"):
+        made = ", in ".join(filter(None, (_near(said.get("forward")), said.get("forward_inner"))))
+        return f"{said['node']}{f' of {made}' if made else ''}, in backward"
     found = [_near(said.get("line")), said.get("inner"), said.get("call")]
     return ", in ".join(text for text in found if text) or "no line of Python: made by backward, or before the history"
 

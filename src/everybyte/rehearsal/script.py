@@ -1,18 +1,20 @@
 """Run any training script on a pretended GPU, and collect its processes' reports."""
 
 import os
+import re
 import shutil
 import signal
 import socket
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
-from ..common import checks, children
+from ..catalog import Gpu
+from ..common import checks, children, terminal
 from . import compiled, devices, history, place, reports, sizes, watch
 from .result import ScriptRehearsal
 
@@ -21,6 +23,8 @@ INSIDE = Path(__file__).resolve().parent / "inside" / "sitecustomize.py"
 #: Default number of optimizer steps after which a script is ended: by then its peak has been reached.
 STEPS = 5
 STREAMS = ("early", "late", "both")
+#: Bytes of a hidden output that are shown where a script fails: the last ones.
+SHOWN = 8000
 #: Seconds that a script and its children get to end after they were asked to.
 GRACE = 10.0
 
@@ -51,7 +55,7 @@ def surroundings(where: "place.Place", variables: dict[str, str]):
 
 def rehearse_script(
     command: Sequence[str],
-    gpu: str = "h200",
+    gpu: str | Gpu = "h200",
     *,
     gpus: int = 1,
     alone: bool = False,
@@ -62,14 +66,18 @@ def rehearse_script(
     streams: str = "early",
     padded: bool = False,
     snapshot: str | os.PathLike | None = None,
+    owners: bool = False,
     folder: str | os.PathLike | None = None,
     quiet: bool = False,
+    cwd: str | os.PathLike | None = None,
+    hidden: bool = False,
+    environment: Mapping[str, str] | None = None,
 ) -> ScriptRehearsal:
     """Run a training script, unmodified, on a pretended GPU. Where Ctrl-C or a signal ends it, what is known goes to standard error.
 
     Args:
         command: `["python", "train.py", ...]`, `["torchrun", ...]`, `["accelerate", "launch", ...]`, found in the rehearsal's
-            environment. gpu: a name of the catalog.
+            environment. gpu: of the catalog, by name too.
         gpus: how many GPUs to pretend. alone: run rank 0 of `gpus` ranks in one process; its collectives move nothing.
         steps: optimizer steps after which each process is ended; 0 for never.
         memory: bytes of each GPU, in place of the catalog's.
@@ -80,11 +88,15 @@ def rehearse_script(
         streams: when work that one stream waits for is done, and a block of another stream comes back: `early`, at once, or `late`, not
             before the script waits; `both` runs it twice where that matters, and says of `reserved` both.
         padded: whether compiled code pads matrices wherever Inductor times whether to: a GPU may choose either.
-        snapshot: a file for the allocator's history at the peak, in the format of PyTorch's viewer.
-        folder: of the environment. quiet: send the script's output to standard error.
+        snapshot: a file for the allocator's history at the peak, in the format of PyTorch's viewer. owners: whether the result says of each
+            of its blocks to whom it belongs, for `ScriptRehearsal.timeline`.
+        folder: of the environment. quiet: send the script's output to standard error. cwd: the folder to run it in. hidden: keep its output
+            back, and send it there where the script fails otherwise than by memory.
+        environment: variables that the script has beside this process's.
 
     Raises:
         ValueError: where there is no environment, no such command in it, or no process of it is known to have used a GPU.
+        reports.Lost: where the rehearsal could not follow the script.
     """
     checks.whole("rehearse", "gpus", gpus, 1, 2**20 if alone else devices.MOST)
     checks.whole("rehearse", "steps", steps, 0, 2**31)
@@ -96,15 +108,22 @@ def rehearse_script(
         raise ValueError("rehearse.command: nothing to run; allowed: everybyte rehearse -- python train.py ...")
     where = place.find(folder)
     found = devices.find(gpu, where.manifest["capabilities"])
-    variables = devices.environment(found, 1 if alone else gpus, memory) | {
-        watch.STEPS: str(steps),
-        watch.ROWS: str(rows),
-        watch.ROUTING: routing,
-    }
+    variables = (
+        dict(environment or {})
+        | devices.environment(found, 1 if alone else gpus, memory)
+        | {
+            watch.STEPS: str(steps),
+            watch.ROWS: str(rows),
+            watch.ROUTING: routing,
+            watch.WORKSPACE: str(_workspace(found)),
+        }
+    )
     if padded:
         variables[compiled.PADDED] = "1"
     if snapshot:
         variables[watch.SNAPSHOTS] = str(Path(snapshot).absolute())
+    if owners:
+        variables[watch.OWNERS] = "1"
     if alone:
         said = {
             "RANK": 0,
@@ -117,26 +136,46 @@ def rehearse_script(
         variables |= {watch.ALONE: str(gpus)} | {name: str(value) for name, value in said.items()}
     if packages := where.manifest.get("packages"):
         variables[watch.PACKAGES] = " ".join(packages)
-    more = {"rows": rows, "routing": routing, "node": min(gpus, found.node)}
+    more = {"rows": rows, "routing": routing, "node": min(gpus, found.node), "cwd": cwd}
     order = ("early", "late") if streams == "both" else (streams,)
-    first = _run(command, where, found, variables, quiet, streams=order[0], **more)
+    output = "hidden" if hidden else "aside" if quiet else "shown"
+    first = _run(command, where, found, variables, output, streams=order[0], **more)
     if streams != "both" or not first.streams_differ:
         return first
-    late = _run(command, where, found, variables, quiet, streams="late", **more)
+    late = _run(command, where, found, variables, output, streams="late", **more)
     return replace(late, early=first)
 
 
-def _run(command, where, gpu, variables, quiet, **asked):
+@contextmanager
+def _kept_back(output):
+    """A context that gives the command's streams, and a function that shows what was kept back."""
+    if output != "hidden":
+        yield {"stdout": sys.stderr if output == "aside" else None}, lambda: None
+        return
+    with tempfile.TemporaryFile() as file:
+
+        def show():
+            file.seek(max(0, file.tell() - SHOWN))
+            terminal.note(file.read().decode(errors="replace"))
+
+        yield {"stdout": file, "stderr": file}, show
+
+
+def _run(command, where, gpu, variables, output, cwd, **asked):
     """Run a command on the stubs. asked: what its result says that was asked for."""
     late = {"REHEARSAL_LATE": str(int(asked["streams"] == "late"))}
-    with surroundings(where, variables | late) as (environment, folder_of_reports):
+    with (
+        surroundings(where, variables | late) as (environment, folder_of_reports),
+        _kept_back(output) as (streams, show),
+    ):
         environment[watch.REPORTS] = str(folder_of_reports)
         start = time.monotonic()
-        words = _program(command, where, environment["PATH"])
+        words = _program(command, where, environment["PATH"], cwd)
 
         def told(status):
             seconds = time.monotonic() - start
             read, faults = reports.read(folder_of_reports)
+            reports.check_followed(read)
             processes, others = reports.with_a_gpu(read)
             if not processes:
                 raise ValueError(reports.nobody(" ".join(command[:3]), status, read, faults))
@@ -152,12 +191,27 @@ def _run(command, where, gpu, variables, quiet, **asked):
             )
 
         try:
-            status = children.Child(words, environment, stdout=sys.stderr if quiet else None).finish(grace=GRACE)
+            status = children.Child(words, environment, cwd=cwd, **streams).finish(grace=GRACE)
         except KeyboardInterrupt:
-            with suppress(ValueError):  # of what never used a GPU there is nothing to tell
+            if output == "hidden":
+                raise
+            with suppress(ValueError, reports.Lost):  # of what never used a GPU there is nothing to tell
                 print(told(-signal.SIGTERM), file=sys.stderr)
             raise
-        return told(status)
+        try:
+            found = told(status)
+        except Exception:
+            show()
+            raise
+        if status and not found.oom:
+            show()
+        return found
+
+
+def _workspace(gpu):
+    """Bytes of one of cuBLAS's workspaces: the GPU's, or what CUBLAS_WORKSPACE_CONFIG, as ":4096:8", says in KiB."""
+    sizes = re.findall(r":(\d+):(\d+)", os.environ.get("CUBLAS_WORKSPACE_CONFIG", ""))
+    return sum(1024 * int(size) * int(count) for size, count in sizes) or gpu.cublas_workspace
 
 
 def _free_port():
@@ -167,9 +221,11 @@ def _free_port():
         return one.getsockname()[1]
 
 
-def _program(command, where, path):
+def _program(command, where, path, cwd=None):
     """The command with its program's path, looked up in the rehearsal's environment first."""
     name, *rest = command
+    if cwd and os.path.dirname(name):
+        name = os.path.join(cwd, name)
     if name == "torchrun" and not (where.folder / "bin" / "torchrun").exists():
         return [str(where.python), "-m", "torch.distributed.run", *rest]
     program = shutil.which(name, path=path)

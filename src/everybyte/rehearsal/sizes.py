@@ -237,6 +237,8 @@ class Sizes:
             args[0] = self.known.of(args[0]).double()  # on the CPU it counts no whole numbers
             return args, kwargs
         if name == "copy_":
+            if not torch.is_tensor(args[1]) or self.known.of(args[1]) is None:
+                return None
             args[0] = torch.empty(args[0].shape, dtype=args[0].dtype, device="cpu")
         if name.startswith("scatter") and self.known.of(args[2]) is not None:
             value = args[

@@ -51,6 +51,7 @@ class Evaluation:
 
     def __init__(self, torch, begin: Callable[[], None], end: Callable[[], None]):
         self.begin, self.end, self.told, self.off, self.active = begin, end, False, [], False
+        self.passed = 0  # the `id` of the last error that ended one
         self.torchs = str(Path(torch.__file__).parent)
         module = torch.nn.Module
         train = module.train
@@ -75,6 +76,8 @@ class Evaluation:
             return enter(context)
 
         def __exit__(context, *error):
+            if self.active and len(error) > 1 and error[1] is not None:
+                self.passed = id(error[1])
             self.off[-1:] = []
             self._look()
             return leave(context, *error)

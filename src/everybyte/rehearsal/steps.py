@@ -22,7 +22,7 @@ _COUNTS = ("requested", "allocated", "reserved")
 def rehearse(
     model: Model,
     setup: Setup,
-    gpu: str = "h200",
+    gpu: str | Gpu = "h200",
     *,
     memory: int | None = None,
     expandable: bool = False,

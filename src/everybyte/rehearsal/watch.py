@@ -7,6 +7,7 @@ script may change them.
 
 import atexit
 import contextlib
+import dataclasses
 import functools
 import importlib
 import importlib.machinery
@@ -19,13 +20,15 @@ import time
 import traceback
 
 from ..common import files
-from . import compiled, convolutions, history, host, others, ranks, reads, reports, sizes, stages
+from . import compiled, convolutions, history, host, nodes, others, owners, phases, ranks, reads, reports, sizes, stages
 
 #: Variables: the folder of reports; optimizer steps until a process ends (0: never); the file of snapshots; ranks to pretend; the share of
 #: rows that masks find; where routers send tokens.
 REPORTS, STEPS = "EVERYBYTE_REHEARSAL_REPORTS", "EVERYBYTE_REHEARSAL_STEPS"
 SNAPSHOTS, ALONE = "EVERYBYTE_REHEARSAL_SNAPSHOTS", "EVERYBYTE_REHEARSAL_ALONE"
 ROWS, ROUTING = "EVERYBYTE_REHEARSAL_ROWS", "EVERYBYTE_REHEARSAL_ROUTING"
+#: Variables: bytes of one of cuBLAS's workspaces; whether the report says to whom every block of the snapshot belongs.
+WORKSPACE, OWNERS = "EVERYBYTE_REHEARSAL_WORKSPACE", "EVERYBYTE_REHEARSAL_OWNERS"
 #: Variable: packages that `--with` asked for; and what else the report says the version of.
 PACKAGES = "EVERYBYTE_REHEARSAL_PACKAGES"
 NAMED = (
@@ -34,6 +37,8 @@ NAMED = (
 #: The most events of the allocator's history; older ones are dropped.
 EVENTS = 1_000_000
 COUNTS = ("requested", "allocated", "reserved")
+#: The exit status of a process that a rehearsal could not follow.
+LOST = 70
 
 
 def wait_for_torch() -> None:
@@ -122,9 +127,12 @@ class _Watched:
         self.pid, self.began, self.writing = os.getpid(), time.time_ns(), threading.Lock()
         self.marks, self.best, self.phases, self.standing, self.instant, self.oom = {}, {}, {}, {}, {}, None
         self.highest, self.backward_line, self.snapshot, self.pools = {}, None, None, 0
-        self.stages, self.stopped = {}, None
+        self.stages, self.stopped, self.lost, self.ended = {}, None, None, False
+        self.backward_runs, self.interrupted, self.leave = False, (0, None), os._exit
         self.groups, self.stepping, self.host = {}, [], host.Host()
         self.last_step = int(told.get(STEPS) or 0)
+        self.nodes = nodes.Nodes(torch, self._allocations)
+        self.owners = owners.Owners(torch, int(told.get(WORKSPACE) or 0))
         others.without_cudnn(torch)
         others.normal_without_a_look(torch)
         torch.cuda._lazy_call(self._begin)
@@ -134,8 +142,8 @@ class _Watched:
         optimizers.register_optimizer_step_post_hook(self._after_step)
         self._watch_backward()
         self._watch_resets()
-        self.backwards, self.spans = 0, []
-        self.open = {}  # stage -> (how deep, each device's events when it began)
+        self.backwards, self.spans, self.staged = 0, [], []
+        self.open = {}  # stage -> (how deep, each device's events and allocations when it began)
         self.evaluation = stages.Evaluation(
             torch, lambda: self._stage_begins("evaluation"), lambda: self._stage_ends("evaluation")
         )
@@ -165,7 +173,7 @@ class _Watched:
         def failed(kind, error, trace):
             if self.oom is None and issubclass(kind, Exception):
                 frames = history.told(traceback.walk_tb(trace))[::-1]
-                self._ended_early(f"with {kind.__name__}", history.line(frames))
+                self._ended_early(f"with {kind.__name__}", history.line(frames), self._doing(frames, error))
             hook(kind, error, trace)
 
         def asked(number, frame):
@@ -183,9 +191,33 @@ class _Watched:
         if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
             signal.signal(signal.SIGTERM, asked)
 
-    def _ended_early(self, how, line):
+    def _ended_early(self, how, line, phase=None):
         steps = f"{self.steps} optimizer step{'s' * (self.steps != 1)}"
-        self.stopped = f"{how}{f' at {line}' if line else ''}, after {steps}"
+        self.stopped = f"{how}{f' at {line}' if line else ''}{f', in {phase}' if phase else ''}, after {steps}"
+
+    def _doing(self, frames, error=None):
+        """The phase of a run in which these frames run, or did as an error passed them; None outside of all that are known."""
+        passed = dict([(self.evaluation.passed, "evaluation"), self.interrupted])
+        stage = passed.get(id(error)) if error else next(reversed(self.open), None)
+        phase = (
+            "backward"
+            if self.backward_runs
+            else phases.running(frames) or ("optimizer step" if self.stepping else None)
+        )
+        phase = stage if stage and phase in (None, "forward") else phase
+        return f"a collective{f' in {phase}' if phase else ''}" if phases.collective(frames) else phase
+
+    @contextlib.contextmanager
+    def _following(self):
+        """A context for what is ours within the script: an error there is no error of the script's, and ends the process as lost."""
+        try:
+            yield
+        except Exception as error:
+            at = traceback.extract_tb(error.__traceback__)[-1]
+            self.lost = f"{type(error).__name__}: {error} ({os.path.basename(at.filename)}:{at.lineno}), after {self.steps} optimizer steps"
+            traceback.print_exc()
+            self._report()
+            self.leave(LOST)
 
     def _watch_the_end(self):
         """Report at Python's regular end, and at `os._exit`."""
@@ -196,6 +228,8 @@ class _Watched:
             with contextlib.suppress(Exception):
                 self._at_the_end()
             leave(status)
+
+        self.leave = leave
 
         os._exit = _exit
 
@@ -209,14 +243,33 @@ class _Watched:
         autograd = self.torch.autograd
         original = autograd.backward
 
+        @functools.wraps(original)
         def backward(*args, **kwargs):
-            self.backward_line, _ = reads.here()
-            self.backwards += 1
-            self._mark("after_forward")
-            original(*args, **kwargs)
-            self._mark("backward_done")
+            if self.backward_runs:  # a part that is recomputed
+                return original(*args, **kwargs)
+            with self._following():
+                self._end_if_over()
+                graph = self._backward_begins(args[0] if args else kwargs.get("tensors"))
+            self.backward_runs = True
+            try:
+                with self.nodes.running(graph):
+                    del graph
+                    original(*args, **kwargs)
+            finally:
+                self.backward_runs = False
+            with self._following():
+                self._mark("backward_done")
 
         autograd.backward = backward
+
+    def _backward_begins(self, roots):
+        """Mark it, and look at what is saved for it; return the graph's nodes."""
+        self.backward_line, _ = reads.here()
+        self.backwards += 1
+        self._mark("after_forward")
+        graph = nodes.graph(owners.tensors(self.torch, [*roots] if isinstance(roots, list | tuple) else [roots]))
+        self.owners.saved(self._allocations(), nodes.saved(self.torch, graph))
+        return graph
 
     def _watch_resets(self):
         """Read the peaks before the script resets them."""
@@ -228,7 +281,8 @@ class _Watched:
 
     def _seen_before(self, original):
         def reset(*args, **kwargs):
-            self._look()
+            with self._following():
+                self._look()
             return original(*args, **kwargs)
 
         return reset
@@ -252,25 +306,35 @@ class _Watched:
         self._stage_begins(name)
         try:
             yield
+        except BaseException as error:
+            self.interrupted = id(error), name  # not the error itself, whose frames hold tensors
+            raise
         finally:
             self._stage_ends(name)
 
     def _stage_begins(self, name):
-        depth, events = self.open.get(name) or (0, self._events())
-        self.open[name] = depth + 1, events
+        depth, *began = self.open.get(name) or (0, self._events(), self._allocations())
+        self.open[name] = depth + 1, *began
 
     def _stage_ends(self, name):
-        depth, began = self.open.pop(name)
+        depth, events, allocations = self.open.pop(name)
         if depth > 1:
-            self.open[name] = depth - 1, began
+            self.open[name] = depth - 1, events, allocations
         else:
-            self.spans += [(device, name, began.get(device, 0), events) for device, events in self._events().items()]
+            now = self._allocations()
+            self.spans += [(device, name, events.get(device, 0), count) for device, count in self._events().items()]
+            self.staged += [(device, name, allocations.get(device, 0), count) for device, count in now.items()]
 
     def _events(self):
         """Of each device how many allocations and frees there have been."""
         stats = {device: self.torch.cuda.memory_stats(device) for device in self._devices()}
         counts = ("allocation.all.allocated", "allocation.all.freed")
         return {device: sum(said[count] for count in counts) for device, said in stats.items() if said}
+
+    def _allocations(self):
+        """Of each device how many allocations there have been."""
+        read = self.torch._C._cuda_memoryStats
+        return {device: read(device)["allocation"]["all"]["allocated"] for device in self._devices()}
 
     def _stages(self):
         """Device -> stage -> the most bytes that were requested within."""
@@ -285,21 +349,32 @@ class _Watched:
         if optimizer in self.stepping:  # its last step ended in an error
             del self.stepping[self.stepping.index(optimizer) :]
         self.stepping.append(optimizer)
-        if len(self.stepping) == 1:
-            self._mark("after_backward")
+        with self._following():
+            self._end_if_over()
+            self.owners.gradients(self._allocations(), optimizer)
+            if len(self.stepping) == 1:
+                self._mark("after_backward")
 
     def _after_step(self, optimizer, args, kwargs):
         del self.stepping[self.stepping.index(optimizer) :]
         if self.stepping:
             return  # the step of another, around it, counts
-        self._mark("after_step")
-        self.steps += 1
-        self.lines.stepped()
-        self._look()
-        self._report()
-        if self.steps == self.last_step:
+        with self._following():
+            self._mark("after_step")
+            self.steps += 1
+            self.lines.stepped()
+            self._look()
+            self._report()
+            if self.steps == self.last_step:  # what the script does until it begins another one is its own
+                modules = importlib.import_module("torch.nn.modules.module")
+                modules.register_module_forward_pre_hook(lambda module, given: self._end_if_over())
+            ranks.settled()
+
+    def _end_if_over(self):
+        """End the script as it begins one more step than it was asked for."""
+        if 0 < self.last_step <= self.steps and os.getpid() == self.pid:
+            self.ended = True
             raise SystemExit(0)
-        ranks.settled()
 
     def _look(self, closely=True):
         """Update each device's peaks. Where requested bytes reached a new one, find out when, and what lived then, if `closely`."""
@@ -317,19 +392,38 @@ class _Watched:
                 self._remember(device, stats["allocation.all.allocated"], self.torch.cuda.memory._snapshot())
 
     def _remember(self, device, allocations, snapshot):
-        instant = history.most(snapshot, device)
-        made = sum(event["action"] == "alloc" for event in snapshot["device_traces"][device])
-        number, marks = allocations - made + instant.allocation, self.marks.get(device, [])
-        at = where(number, marks)
+        memory = history.memory(snapshot, device)
+        instant = history.most(memory)
+        made = history.allocations(memory.events)
+        lost, marks = (
+            allocations - len(made),
+            self.marks.get(device, []),
+        )  # of the history's beginning, where it is long
+        number = lost + instant.allocation
+        at = phases.within(number, self._spans(device)) or phases.where(number, marks)
+        self.owners.all(self._allocations())
+        standing = {lost + one for one in history.standing(memory.events)}
+        parts = self.owners.parts(device, [(lost + one, *block) for one, *block in made], standing)
+        held = [(size, frames, lost + one if one else 0) for size, frames, one in instant.held]
+        instant = dataclasses.replace(instant, held=held)
         self.instant[device] = {
             "live": instant.live,
             "at": at,
-            "step": step(number, marks),
+            "step": phases.step(number, marks),
             **self._place(instant.frames, at),
-            "held": history.holders(instant),
+            **(self.nodes.of(device, number) or {} if at == "backward" else {}),
+            "parts": owners.summed(((size, one) for size, _, one in held), parts),
+            "held": history.holders(instant, lambda one: self.nodes.of(device, one)),
         }
         if path := self.told.get(SNAPSHOTS):
             self._keep(snapshot, path)
+        if self.told.get(OWNERS):
+            self.instant[device]["history"] = {"lost": lost, "marks": [*marks], "parts": owners.listed(parts)}
+
+    def _spans(self, device):
+        """(stage, allocations by its begin, by its end) on a device; those that go on end with what comes next."""
+        goes_on = [(name, began.get(device, 0), sys.maxsize) for name, (_, _, began) in self.open.items()]
+        return [(name, first, last) for where, name, first, last in self.staged if where == device] + goes_on
 
     def _place(self, frames, at):
         """Where Python was. Backward's thread runs none of the script's: then the line of the script that called it."""
@@ -354,18 +448,20 @@ class _Watched:
 
     def _out_of_memory(self, device, asked, total, free):
         """Called by PyTorch before it raises an out-of-memory error."""
-        snapshot = self.torch.cuda.memory._snapshot()
-        events = [e for e in snapshot["device_traces"][device] if e["action"] == "oom"]
-        frames = (events[-1].get("frames") if events else None) or []
-        stats = self.torch.cuda.memory_stats(device)
-        at = where(stats["allocation.all.allocated"] + 1, self.marks.get(device, []))
-        self.oom = {
-            "device": device, "requested": events[-1]["size"] if events else asked, "total": total, "free": free, "at": at,
-            **self._place(frames, at),
-        }  # fmt: skip
-        self._remember(device, stats["allocation.all.allocated"], snapshot)
-        self._look()
-        self._report()
+        with self._following():
+            snapshot = self.torch.cuda.memory._snapshot()
+            events = [e for e in snapshot["device_traces"][device] if e["action"] == "oom"]
+            frames = (events[-1].get("frames") if events else None) or []
+            allocations = self.torch.cuda.memory_stats(device)["allocation.all.allocated"]
+            running = history.told(traceback.walk_stack(sys._getframe()))
+            at = self._doing(running) or phases.where(allocations + 1, self.marks.get(device, []))
+            self.oom = {
+                "device": device, "requested": events[-1]["size"] if events else asked, "total": total, "free": free, "at": at,
+                **self._place(frames, at), **(self.nodes.of(device, allocations + 1) or {} if self.backward_runs else {}),
+            }  # fmt: skip
+            self._remember(device, allocations, snapshot)
+            self._look()
+            self._report()
 
     def _rank(self):
         """This process's rank, from a launcher or the script; 0 where there is none."""
@@ -375,8 +471,9 @@ class _Watched:
     def _at_the_end(self):
         if threading.current_thread() is threading.main_thread():
             self.lines.stop()
-            self._look()
-            self.stages = self._stages()
+            with self._following():
+                self._look()
+                self.stages = self._stages()
             if compiled.captured():
                 snapshot = self.torch.cuda.memory._snapshot()
                 self.pools = sum(compiled.in_pools(snapshot, device) for device in self._devices())
@@ -405,9 +502,9 @@ class _Watched:
         return {
             "pid": os.getpid(), "rank": self._rank(), "argv": [str(word) for word in sys.argv], "torch": torch.__version__,
             "cuda": torch.version.cuda, "steps": self.steps, "backwards": self.backwards, "reads": count, "bytes_read": size, "streams": reads.stream_differences(), "read_at": self.lines.told(), "sized_at": self.lines.sized_at(),
-            "oom": self.oom, "stopped": self.stopped, "snapshot": self.snapshot,
+            "oom": self.oom, "stopped": self.stopped, "lost": self.lost, "snapshot": self.snapshot,
             "notes": self.notes + compiled.notes(peaks, self.pools), "groups": list(self.groups.values()), "host": self.host.look(),
-            "ended": self.steps == self.last_step > 0, "final": final,
+            "ended": self.ended, "final": final,
             "devices": [
                 {"device": d, "name": torch.cuda.get_device_name(d), "memory": torch.cuda.get_device_properties(d).total_memory,
                  **highest, "retries": torch.cuda.memory_stats(d)["num_alloc_retries"],
@@ -433,26 +530,3 @@ def packages(asked: list[str]) -> dict[str, str]:
 def _modules(package):
     """What a package's files can be imported as. The list of them is long, and a report is written after each step."""
     return {path.parts[0].removesuffix(".py") for path in importlib.metadata.files(package) or ()}
-
-
-def where(allocation: int, marks: list[tuple[str, int]]) -> str:
-    """The part of a step in which an allocation was made, or that it was before any backward.
-
-    Args:
-        allocation: its number. marks: (moment, number of allocations by then), in order.
-    """
-    ends = {
-        "after_forward": "forward",
-        "backward_done": "backward",
-        "after_backward": "backward",
-        "after_step": "optimizer step",
-    }
-    for moment, count in marks:
-        if allocation <= count:
-            return ends[moment]
-    return "forward" if marks else "before any backward"
-
-
-def step(allocation: int, marks: list[tuple[str, int]]) -> int:
-    """In which step an allocation was made, the first being 0: how many had ended. Arguments as those of `where`."""
-    return sum(moment == "after_step" and count < allocation for moment, count in marks)

@@ -141,6 +141,17 @@ _GPUS = table(
     Rule("master_gradients", lambda s: s.master_gradients != "bf16" and s.distributed,
          "needs one GPU and sharding 'none', not {s.gpus} and {s.sharding!r}"),
 )  # fmt: skip
+_IN_BACKWARD = table(
+    only("offload", "none", why="with optimizer_in_backward is not derived"),
+    only("accumulation", 1, why="with optimizer_in_backward: gradients that have moved their weights are dropped, and cannot add up"),
+    only("clip", "none", why="with optimizer_in_backward: no moment has all gradients, whose norm it takes"),
+    Rule("precision", lambda s: s.dtypes.loss_scaling or s.dtypes.master, "with optimizer_in_backward is not derived", "fp32, bf16-mixed, bf16"),
+    only("optimizer", *(name for name in OPTIMIZERS if name != "muon"), why="with optimizer_in_backward: its own code sorts all weights first"),
+    Rule("sharding", lambda s: s.sharding == "zero1" or s.ddp,
+         "with optimizer_in_backward on {s.gpus} gpus: a weight would be moved before its gradient is averaged", f"one GPU, or {FSDP}"),
+    Rule("mesh", lambda s: not s.mesh.alone, "with optimizer_in_backward is not derived", "no mesh"),
+    when=lambda s: s.optimizer_in_backward,
+)  # fmt: skip
 _WHOLE = table(
     only("quantization", "none", why="without adapters: no optimizer moves weights of 4 bits", allowed="adapters=Lora(...), or 'none'"),
     when=lambda s: s.adapters is None,
@@ -197,5 +208,5 @@ _LOOPS = (
 )  # fmt: skip
 #: In the order in which they are tried.
 SETUP = (
-    *_USUAL, *_PIPELINE, *_EXPERT_PLACES, *_LIBRARY, *_OWN, *_ONE_FUNCTION, *_RING, *_EXPERTS, *_GPUS, *_WHOLE, *_ADAPTERS, *_LOOPS,
+    *_USUAL, *_PIPELINE, *_EXPERT_PLACES, *_LIBRARY, *_OWN, *_ONE_FUNCTION, *_RING, *_EXPERTS, *_GPUS, *_IN_BACKWARD, *_WHOLE, *_ADAPTERS, *_LOOPS,
 )  # fmt: skip

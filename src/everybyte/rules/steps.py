@@ -103,6 +103,7 @@ GPU = table(
 #: Of an `Objective`, in the model's place: its own step; and its models beside one another.
 OBJECTIVE = table(
     PLAIN_LOOP,
+    only("optimizer_in_backward", False, why="with objective {m.method!r} is not derived"),
     only("loss", "plain", why="with objective {m.method!r}: log-probabilities are taken from all logits at once"),
     only("dropout", 0.0,
          why="with objective {m.method!r}: the old log-probabilities and the reference's were made without it"),
@@ -136,7 +137,7 @@ ROLLOUT = table(
 #: Of a search for layouts, which varies none of these.
 LAYOUT = table(
     only("adapters", None), only("offload", "none"), only("replicas", 1), only("sharding_units", "block"), only("no_sync", False),
-    only("buckets", "copies"), PLAIN_LOOP,
+    only("buckets", "copies"), only("optimizer_in_backward", False), PLAIN_LOOP,
     why="is not searched", instead="eb.budget takes one layout",
 )  # fmt: skip
 #: Of a plan for a model of one's own, whose kind is in the model's place.
@@ -152,7 +153,7 @@ DERIVED = table(
 )  # fmt: skip
 LETTERS = table(
     only("loss", "plain"), only("offload", "none"), only("gpus", 1), only("sharding", "none"), only("adapters", None),
-    Rule("checkpoint_every", lambda s: s.segment > 1, allowed="1"),
+    only("optimizer_in_backward", False), Rule("checkpoint_every", lambda s: s.segment > 1, allowed="1"),
     why="with letters 'all'", instead="eb.derive takes it with letters 'BS'",
 )  # fmt: skip
 #: Of weights that a step's own code first makes whole on the GPU, in fp32, as the book's does. Others come as they stay: in their
@@ -172,6 +173,7 @@ CUT = table(
 )  # fmt: skip
 #: Of a recipe that clips gradients.
 CLIPPED = table(
+    only("optimizer_in_backward", False, why="drops each gradient within backward"),
     replace(PLAIN_LOOP, allowed="what loop 'plain' does by default: the recipe says how it clips"),
     only("sharding", "none", "zero2", "zero3", why="adds gradients up within its step, and none can be clipped before"),
     Rule("precision", lambda s: s.precision in LIBRARIES, "keeps gradients that are no weight's", "'bf16-master'"),

@@ -29,6 +29,7 @@ KERNELS = {
     "sort": "",
     "scan": "",
     "rows backward": "rows that were taken, rows of which they were",
+    "moved": "nothing; an optimizer of one weight begins its step: bytes of each of its states",
 }
 #: Those that skip what a causal mask hides.
 _CAUSAL = (("attention",), ("attention backward",))

@@ -3,7 +3,7 @@
 import re
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 from ..common import checks
 from ..common.tables import Table
@@ -11,6 +11,15 @@ from ..units import text
 
 #: What a row of `by_owner` has.
 OWNED = ("owner", "part", "tensors", "bytes")
+
+
+class Alive(NamedTuple):
+    """One tensor that lives at the peak: its `bytes`, its `part`, its `owner` (parameter or module), the `operation` that made it."""
+
+    bytes: int
+    part: str
+    owner: str
+    operation: str
 
 
 #: A number in the path of a module, such as that of a layer.
@@ -89,7 +98,7 @@ class Witness:
 
 
 class Followed(Witness):
-    """A witness that follows every operation. Who is one has `operations`, (name, phase, owner) each, `by_owner()`, `rank`, and `_found`: a `Found`."""
+    """A witness that follows every operation. Who is one has `operations`, (name, phase, owner) each, `by_owner()`, `alive()`, `rank`, and `_found`: a `Found`."""
 
     @property
     def peak(self: Any) -> int:
@@ -117,7 +126,7 @@ class Followed(Witness):
         return self._found.phases
 
     def as_dict(self: Any) -> dict:
-        """As JSON holds it: whole bytes; with each operation, what lives while it runs, by part, and what lives at the peak, by owner."""
+        """As JSON holds it: whole bytes; with each operation, what lives while it runs, by part, and what lives at the peak, by owner and tensor by tensor."""
         return (
             super().as_dict()
             | ({"rank": self.rank} if self.rank else {})
@@ -125,5 +134,6 @@ class Followed(Witness):
                 "operations": [list(operation) for operation in self.operations],
                 "timeline": {part: line for part, line in self.timeline().items() if any(line)},
                 "owners": [dict(zip(OWNED, row, strict=True)) for row in self.by_owner()],
+                "alive": [list(alive) for alive in self.alive()],
             }
         )

@@ -9,7 +9,7 @@ from collections import Counter
 from itertools import count, groupby
 from typing import Any, NamedTuple
 
-from ..allocator import Request, Requests
+from ..allocator import Request, Run, Shaped, closed, named, parted
 from ..catalog import Model
 from ..catalog.weights import ENDS, layers, weights
 from ..rules import WHOLE, broken
@@ -56,8 +56,11 @@ def made(model, setup) -> Made | None:
     )
 
 
-def requests(course, values, workspace: int, whole: Made | None = None) -> Requests:
+def requests(course, values, workspace: int, whole: Made | None = None) -> Shaped:
     """What a process asks of its allocator.
+
+    A step that finds what the one before it left, such as gradients, names it as the one before it did: so it can be repeated, and
+    follow a step of another batch and sequence. Before the first step nothing is left.
 
     Args:
         course: of the step. values: of its letters. workspace: bytes of cuBLAS's, on forward's thread and on backward's, each taken
@@ -69,18 +72,36 @@ def requests(course, values, workspace: int, whole: Made | None = None) -> Reque
     beginning = asking.beginning(early, whole)
     states: list[Request] = []
     asking.take(late, states)
-    step, marks = asking.step()
+    (step, marks, runs), standing = asking.step(), []
+    if not closed(step):
+        before = set(_found(step))
+        beginning = [request for request in beginning if request.key not in before]
+        step, marks, runs = asking.step()
+        standing = _found(step)
+        same = dict(zip(_found(asking.step()[0]), standing, strict=True))
+        step = [request._replace(key=same.get(request.key, request.key)) for request in step]
+    steady = named(step, runs, standing)
     updated = marks.pop("updated")
-    first = [*step[:updated], *states, *step[updated:]]
-    for key, place in sorted(enumerate(marks.values(), 1), key=lambda pair: -pair[1]):
-        first.insert(place, Request(-key, workspace))
-    return Requests(beginning, first, step if _closed(step) else asking.step()[0])
+    inserted = asking.made(states) if asking.moves else [(updated, states)]
+    inserted += [(place, [Request(-key, workspace)]) for key, place in enumerate(marks.values(), 1)]
+    first, turns = [request for run in steady for request in run.requests], list(runs)
+    unfound = {mine.key for mine, request in zip(first, step, strict=True) if request.key in standing}
+    for place, more in sorted(inserted, key=lambda pair: -pair[0]):
+        first[place:place] = more
+        turns = [(batch, start + len(more) * (start > place)) for batch, start in turns]
+    begun = [Run(batch, [r for r in part if r.bytes or r.key not in unfound]) for batch, part in parted(first, turns)]
+    return Shaped(beginning, begun, steady)
 
 
-def _closed(step):
-    """Whether a step frees what it takes and nothing else: then the next asks for the same."""
-    taken = {request.key for request in step if request.bytes}
-    return taken == {request.key for request in step if not request.bytes}
+def _found(step):
+    """Keys that a step frees and has not taken, in order."""
+    taken, found = set(), []
+    for request in step:
+        if request.bytes:
+            taken.add(request.key)
+        elif request.key not in taken:
+            found.append(request.key)
+    return found
 
 
 class _Asking:
@@ -94,7 +115,17 @@ class _Asking:
         self._held: dict = {}  # by piece, by who took it in which turn, by bytes of one tensor: keys, the last taken at the end
         self._alive: set[int] = set()
         self._sizes: dict[int, int] = {}  # of every tensor that was taken
-        self._count = 0
+        self._count = self._start = 0  # keys, and how many of them before this step
+        #: Of the last step: where a weight's own optimizer is at work, its states' bytes, the stream.
+        self.moves: list[tuple] = []
+
+    def made(self, states):
+        """(place, requests) of the states of each optimizer that has one weight, in the order in which backward calls them."""
+        left: dict = {}
+        for request in states:
+            left.setdefault(request.bytes, []).append(request.key)
+        asked = [(place, size, stream) for place, sizes, stream in self.moves for size in sizes]
+        return [(place, [Request(left[size].pop(0), size, stream)]) for place, size, stream in reversed(asked)]
 
     def beginning(self, pieces, whole):
         """The weights, made and then as they stay, and what else stands before the first step."""
@@ -137,7 +168,7 @@ class _Asking:
                 self._alive.add(self._count)
                 self._sizes[self._count] = size
                 known = [] if turns is None else [(self._kin[id(piece)], *turns.values())]
-                for name in (id(piece), size, *known):
+                for name in (id(piece), (piece.part, size), size, *known):
                     self._held.setdefault(name, []).append(self._count)
                 out.append(Request(self._count, size, stream))
 
@@ -164,8 +195,11 @@ class _Asking:
     def give(self, piece, out, before, operation, turns):
         """Give back a piece's tensors; `before`: the last that was taken before this operation."""
         (size, times), piece = self.reading.amounts.each(piece), piece.of or piece
-        ways = [(id(piece), self._count), (size, before), (size, self._count)]
-        if (apart := self._steps(piece, operation)) is not None:
+        like = piece.part, size
+        ways = [(id(piece), self._count), (like, before), (like, self._count), (size, before), (size, self._count)]
+        if id(piece) not in self._born:  # it stood before the step
+            ways.insert(0, (like, self._start))
+        elif (apart := self._steps(piece, operation)) is not None:
             ways.insert(0, ((self._kin[id(piece)], *(turns[loop] + by for loop, by in apart.items())), before))
         for _ in range(times if size else 0):
             if key := next((key for way in ways if (key := self._found(*way))), None):
@@ -183,14 +217,22 @@ class _Asking:
         return None
 
     def step(self):
-        """(requests, {phase: place after its first product, `updated`: where the optimizer's own step begins}); at its end goes what no
-        operation frees and the next step does not begin with: gradients."""
-        out, places, start, stood = [], {}, self._count, self._standing()
+        """(requests, {phase: place after its first product, `updated`: where the optimizer's own step begins}, runs); at its end goes what
+        no operation frees and the next step does not begin with: gradients. A run, (micro-batch, where it begins), ends where another
+        micro-batch's begins; what is no micro-batch's is with the one before it."""
+        out, places, stood, runs = [], {}, self._standing(), [(0, 0)]
+        self._start = start = self._count
+        self.moves = []
         for operation, turns in self.operations:
             before = self._count
+            if turns.get("batch", runs[-1][0]) != runs[-1][0]:
+                runs.append((turns["batch"], len(out)))
             self.take(operation.taken, out, turns, operation.stream)
             if operation.kernel[:1] == ("product",) and operation.phase in THREADS:
                 places.setdefault(operation.phase, len(out))
+            if operation.kernel[:1] == ("moved",):
+                sizes = [self.reading.amounts.number(size) for size in operation.kernel[1:]]
+                self.moves.append((len(out), sizes, operation.stream))
             if operation.name == "after_backward" or operation.kind == "prepared":
                 places["updated"] = len(out)
             for piece in operation.freed:
@@ -201,7 +243,7 @@ class _Asking:
                 more[self._sizes[key]] -= 1
                 left.append(key)
         self._alive.difference_update(left)
-        return [*out, *(Request(key, 0) for key in left)], places
+        return [*out, *(Request(key, 0) for key in left)], places, runs
 
     def _standing(self):
         """How many tensors of each size there are."""

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from ..allocator import STEPS, Reserved, Settings, play
+from ..allocator import STEPS, Reserved, Settings, Shaped, play
 from ..ask.objectives import Objective, Scorer
 from ..ask.schedules import ONE_STAGE
 from ..ask.setup import Setup
@@ -11,11 +11,12 @@ from ..catalog import Gpu, Model
 from ..catalog import gpu as find_gpu
 from ..common import checks
 from ..rules import FORMULA, SCHEDULE, WHOLE, broken, check
-from ..step.witness import Witness
+from ..step.witness import Alive, Witness
 from . import MARKS, PEAKS, letters, place_of, trace
 from .alignment import trace as align
 from .asking import made
 from .asking import requests as asked_for
+from .living import at_peak
 from .pipelines import part_of
 
 __all__ = ["PEAKS", "Budget", "budget", "course_of", "heaviest", "not_derived", "peaks"]
@@ -69,6 +70,14 @@ class Budget(Witness):
         """The end of a phase -> its place in the timeline."""
         return self._course[2]
 
+    def alive(self) -> list[Alive]:
+        """Each tensor that lives at the peak, in the order in which it was made."""
+        every = _model(self.model).period
+        reading = course_of(self.model, self.setup, self.rank).at(
+            letters(_model(self.model), self.setup, self.rounding, self.rank), self.rounding
+        )
+        return at_peak(reading, lambda operation, turns: _owner(operation, turns, self.setup, every))
+
     @cached_property
     def _course(self):
         return _unrolled(self.model, self.setup, self.rounding, self.rank)
@@ -109,10 +118,7 @@ class Budget(Witness):
     def _asked(self, workspace, whole):
         """What a process asks of its allocator, whatever that makes of it."""
         if (workspace, whole) not in self._requests:
-            course = course_of(self.model, self.setup, self.rank)
-            values = letters(_model(self.model), self.setup, rank=self.rank)
-            beginning = made(self.model, self.setup) if whole is not False else None
-            self._requests[workspace, whole] = asked_for(course, values, workspace, beginning)
+            self._requests[workspace, whole] = shaped(self.model, self.setup, workspace, whole, self.rank).requests
         return self._requests[workspace, whole]
 
     @cached_property
@@ -138,6 +144,15 @@ def budget(model: Model | Objective, setup: Setup, rounding: int = 1, rank: int 
     found = course.budget(letters(_model(model), setup, rounding, rank), rounding)
     host, parts = course.host(letters(_model(model), setup, rank=rank)), found.parts | {"workspace": 0}
     return Budget(model, setup, rounding, found.moments, parts, found.phases, found.peak, found.peak_at, host, rank)
+
+
+def shaped(model: Model | Objective, setup: Setup, workspace: int, whole: bool | None = None, rank: int = 0) -> Shaped:
+    """What a process asks of its allocator. workspace: bytes of each of cuBLAS's; whole: as `Budget.on`'s."""
+    setup = _settled(model, setup)
+    values = letters(_model(model), setup, rank=rank)
+    return asked_for(
+        course_of(model, setup, rank), values, workspace, made(model, setup) if whole is not False else None
+    )
 
 
 def heaviest(model, setup: Setup, rounding: int = 1, witness=budget):

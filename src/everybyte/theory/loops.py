@@ -128,7 +128,8 @@ class LoopStep(Step):
         self.from_loss(loss)
 
     def update(self):
-        self.optimizer.step(self.unscaled)
+        if not self.setup.optimizer_in_backward:
+            self.optimizer.step(self.unscaled)
         self.unscaled = None
 
     def drop_gradients(self):

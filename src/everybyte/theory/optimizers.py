@@ -4,6 +4,7 @@ Source: PyTorch, `torch/optim/adam.py`, `rmsprop.py`, `_adafactor.py`, `_muon.py
 `bitsandbytes/optim/optimizer.py`.
 """
 
+from copy import copy
 from functools import partial
 from math import prod
 
@@ -37,6 +38,7 @@ class Optimizer:
         self.weights = step.trained
         if tensors and not step.setup.fsdp:  # all numbers in a row, or a share of them
             self.weights = [(Weight("share", (n,), group), n, count) for group, n, count in self.tensors]
+        self.single = False  # whether it has one tensor, among others that have theirs
 
     # Between steps.
 
@@ -55,8 +57,12 @@ class Optimizer:
             for _, numbers, count in self.tensors:  # in the order in which they are made
                 states = [(1, 4)] * counted + [(numbers, self.width)] * self.kind.states
                 found += [Piece(n, width, "optimizer", count) for n, width in states]
-        if self.kind.algorithm == "adam8bit" and not all(self._wide(w, numbers) for w, numbers, _ in self.weights):
-            found += [Piece(TABLE, 4, "optimizer", 2)]  # signed and unsigned, which all share
+        if self.kind.algorithm == "adam8bit":
+            narrow = [count for weight, numbers, count in self.weights if not self._wide(weight, numbers)]
+            shared = narrow if setup.optimizer_in_backward else narrow[:1] and [1]
+            found += [
+                Piece(TABLE, 4, "optimizer", 2 * count) for count in shared
+            ]  # an optimizer's, signed and unsigned
         return found
 
     def host(self):
@@ -105,6 +111,15 @@ class Optimizer:
                 sizes = [(prod(shape(w)), 4, count) for w, _, count in self.step_.trained]
             copies = self._all("fp32 gradients", sizes, "prepared")  # noqa: F841
         getattr(self, f"_{self.kind.algorithm}")()
+
+    def alone(self, parameter, numbers):
+        """The update of one weight, or of a share of it, by an optimizer of its own."""
+        one, weight = copy(self), Weight(parameter.name, parameter.shape, "")
+        one.tensors, one.weights, one.moved, one.single = [("", numbers, 1)], [(weight, numbers, 1)], [], True
+        self.tape.note("weight moved", [])
+        states = [size for piece in one.rest() for size in [piece.numbers * piece.width] * int(piece.count)]
+        self.tape.by("moved", *states)  # in the first step they are made here
+        one.step()
 
     def accumulate(self):
         """DeepSpeed's gradients, one after another, as fp32 to be added."""
@@ -257,6 +272,9 @@ class Optimizer:
 
     def _in_order(self, tensors):
         """(within which turn, what is said of a weight) of (weight, that) each: what comes before the blocks, each that is traced, last."""
+        if self.single:
+            yield from ((self.tape.within, what) for _, what in tensors)
+            return
         if not self.step_.whole.family:
             tensors = optimized(self.step_.whole, tensors)
         places = [i for i, (weight, _) in enumerate(tensors) if weight.group not in ENDS] or [0, -1]

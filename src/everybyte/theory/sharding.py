@@ -259,7 +259,11 @@ class Unit:
                 self.kept = received
             if sharding.narrows:
                 received = tape.take(f"{self.name} received, as stored", (numbers, sharding.beside), kind="stored")
-        if not sharding.offloads and self not in sharding.gradients:
+        if sharding.move:
+            for parameter, numbers in self._each():
+                if parameter.node is not None:
+                    sharding.move(parameter, numbers)
+        elif not sharding.offloads and self not in sharding.gradients:
             sharding.gradients[self] = received
             received[0].assign("gradients")
         sharding.sent.append(sent)
@@ -327,7 +331,7 @@ class Sharding:
         self.moves, self.gradient_shape = network.split.moves, network.split.gradient_shape
         self.order, self.sent, self.gradients, self.last_gathered, self.root = [], [], {}, None, None
         self.ending, self.sends, self.last = False, True, True
-        self.own = step.own
+        self.own, self.move = step.own, step.move if setup.optimizer_in_backward else None
         self.units = self._cut(network, setup, weights, step.trained if self.adapted else [])
         network.enter, network.leave = self._enter, self._leave
 

@@ -13,7 +13,7 @@ from .optimizers import Optimizer
 from .passes import PASSES
 from .programs import Network, Transformers
 from .sharding import share
-from .tape import FP32, INT64, Piece, Tape, Type
+from .tape import AROUND, FP32, INT64, Piece, Tape, Type
 from .tensors import new
 
 
@@ -75,6 +75,8 @@ class Step:
         self.network = self.networks[0]
         for parameter in self.parameters() if setup.kept_gradients == "fp32" else ():
             parameter.hooks.append(_moved)
+        for parameter in self.parameters() if setup.optimizer_in_backward and not setup.fsdp else ():
+            parameter.hooks.append(self.move)
         if setup.precision in LIBRARIES:
             self.padded = Letter(model.parameters, "P")
             if setup.precision == "bf16-deepspeed":  # all side by side, aligned to 4 bytes
@@ -211,10 +213,22 @@ class Step:
         """The optimizer's step, which ends the step. Returns all operations."""
         tape, tape.phase = self.tape, "optimizer step"
         if self.setup.offload == "none":
-            self.optimizer.step()
+            self.update()
         tape.mark("after_step")
         tape.running = False
         return tape.operations
+
+    def update(self):
+        """The optimizer's step, after backward."""
+        if not self.setup.optimizer_in_backward:
+            self.optimizer.step()
+
+    def move(self, parameter, numbers=None):
+        """The step of a weight's own optimizer, in backward. numbers: of its share, under FSDP."""
+        place = (*self.tape.at(*AROUND), *parameter.place)
+        with self.tape.within(owner="", loss=False, part="optimizer", place=place):
+            self.optimizer.alone(parameter, numbers or parameter.numbers)
+        parameter.grad = None
 
     def _inputs(self):
         tokens = new(self.tape, "tokens", self.batch, INT64)

@@ -10,6 +10,7 @@ from torch import nn
 from ...ask.choices import OPTIMIZERS
 from ...ask.setup import Setup
 from ..step import Trainer
+from .in_backward import InBackward
 from .outputs import WithLogits
 
 #: The norm that gradients are scaled down to.
@@ -18,7 +19,10 @@ MOST = 1.0
 
 def trainer_of(module: nn.Module, setup: Setup, autocast: Callable | None = None) -> Trainer:
     """The trainer whose steps are those of the setup's loop. Arguments as for `Trainer`."""
-    return (Looped if setup.looped else Trainer)(module, setup, autocast)
+    trainer = (Looped if setup.looped else Trainer)(module, setup, autocast)
+    if setup.optimizer_in_backward:
+        trainer.optimizer = InBackward(trainer.module, setup)
+    return trainer
 
 
 class Looped(Trainer):

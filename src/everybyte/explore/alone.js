@@ -1,0 +1,36 @@
+// ---- a page of its own ------------------------------------------------------------------------------------------
+// Its controls, and what stands between them and the picture, where there is no notebook.
+
+class Alone {
+  heard = {};
+  constructor(values) { this.values = values; }
+  get(name) { return this.values[name]; }
+  set(name, value) {
+    if (this.values[name] === value) return;
+    this.values[name] = value;
+    for (const told of this.heard[`change:${name}`] ?? []) told();
+  }
+  on(event, told) { (this.heard[event] ??= []).push(told); }
+  off(event, told) { this.heard[event] = (this.heard[event] ?? []).filter((other) => other !== told); }
+  save_changes() {}
+}
+
+function input({ name, label, options, ...ends }, model) {
+  const [element, row] = [document.createElement(options ? "select" : "input"), document.createElement("label")];
+  if (options) element.append(...options.map((words, i) => new Option(words, i)));
+  else Object.assign(element, { type: "range" }, ends);
+  const trait = `c_${name}`;
+  const shown = () => { element.value = model.get(trait); };
+  element.addEventListener("input", () => model.set(trait, Number(element.value)));
+  model.on(`change:${trait}`, shown);
+  shown();
+  row.append(`${label} `, element);
+  return row;
+}
+
+function alone(root, { values, inputs }) {
+  const model = new Alone(values);
+  const home = root.appendChild(made("div", "explorer"));
+  home.append(...inputs.map((each) => input(each, model)));
+  new View({ model, el: home.appendChild(document.createElement("div")) }).open();
+}

@@ -1,0 +1,51 @@
+"""A page of its own around an explorer: one file that needs no notebook and no network."""
+
+import json
+from collections.abc import Iterable
+from html import escape
+
+from .beside import read
+from .explorer import Explorer
+
+_PAGE = """<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width"><title>{title}</title>
+<style>
+:root {{ color-scheme: light dark; }}
+body {{ font: 15px/1.45 system-ui, sans-serif; max-width: 1080px; margin: 1.5em auto; padding: 0 1em; }}
+table {{ border-collapse: collapse; font-variant-numeric: tabular-nums; }} td, th {{ padding: 1px 10px 1px 0; }}
+caption {{ text-align: left; padding: 6px 0; }} figure {{ margin: 1em 0; background: #fbfaf6; }} figure svg {{ max-width: 100%; height: auto; }}
+label {{ display: block; margin: 8px 0; }} input[type="range"] {{ width: min(32em, 70%); vertical-align: middle; }}
+{style}
+</style></head><body><h1>{title}</h1>
+{above}
+<div id="explorer"></div>
+<script type="module">
+{program}
+alone(document.getElementById("explorer"), {given});
+</script></body></html>
+"""
+
+
+def page(explorer: Explorer, title: str, above: Iterable[str] = ()) -> str:
+    """The page, as HTML. above: pieces of HTML that stand before the explorer."""
+    picture = explorer.picture
+    values = {f"c_{name}": value for name, value in explorer.state.items()} | {
+        "spec": picture.spec,
+        "preset": picture.preset,
+    }
+    given = {"values": values, "inputs": list(map(_input, explorer._controls.values()))}
+    source, mark = explorer.source, "export default"
+    if source.count(mark) != 1:
+        raise ValueError(f"picture.js: {source.count(mark)} times {mark!r}; allowed: once")
+    program = f"{source.replace(mark, 'const everybyte =')}\n{read('alone.js')}"
+    data = json.dumps(given).replace("<", "\\u003c")  # no text of a script's ends the page's own
+    return _PAGE.format(
+        title=escape(title), style=read("picture.css"), above="\n".join(above), program=program, given=data
+    )
+
+
+def _input(control):
+    said = {"name": control.name, "label": control.label}
+    if control.trait == "index":
+        return said | {"options": list(control.options)}
+    return said | {"min": control.low, "max": control.high, "step": control.step}

@@ -1,0 +1,35 @@
+"""What saves memory besides: held to PyTorch's own code, byte for byte."""
+
+import grid
+import pytest
+from agreeing import agree
+
+import everybyte as eb
+
+GPT2 = eb.model("gpt2", code="reference")
+
+
+@pytest.mark.sampled(2)
+@pytest.mark.parametrize("start", range(0, 48, 2))
+def test_any_way_to_the_byte(start):
+    pytest.importorskip("peft")
+    agree(grid.spared, range(start, start + 2), "block")
+
+
+def test_an_optimizer_in_backward_has_no_gradients_at_once():
+    """Of weights in bf16 with 4 bytes of states 2 bytes of gradients are gone; what is left is the largest, one at a time."""
+    setup = eb.Setup(batch=1, sequence=64, precision="bf16", checkpointing="full")
+    after, inside = (eb.budget(GPT2, setup.replace(optimizer_in_backward=on)) for on in (False, True))
+    assert after.parts_at("after_backward")["gradients"] == 2 * GPT2.parameters
+    assert (
+        not inside.parts_at("after_backward")["gradients"] and inside.phases["step"] == inside.phases["after_backward"]
+    )
+    assert after.phases["rest"] == inside.phases["rest"] == 6 * GPT2.parameters
+    assert inside.peak < after.peak
+
+
+def test_states_are_made_where_backward_first_asks_for_them():
+    """The allocator is asked in the dry run's order, and reserves the same."""
+    setup = eb.Setup(batch=1, sequence=64, precision="bf16", optimizer_in_backward=True)
+    predicted, counted = eb.budget(GPT2, setup), eb.dry_run(GPT2, setup)
+    assert predicted.on("h100-80gb").reserved == counted.on("h100-80gb", whole=True).reserved
