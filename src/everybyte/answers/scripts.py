@@ -18,7 +18,7 @@ from .headroom import Headroom, find_gpu
 
 #: Bytes of a GPU on which a script's peak is seen where no GPU of the catalog has room for it: the most that a rehearsal pretends.
 WIDE = 2**40
-#: The first value that is tried is at most so many times the least.
+#: The first value that is tried is at most this multiple of the least.
 FIRST = 16
 #: The most values of one search; every so many guesses one halves what is left, for scripts whose peak is no straight line.
 VALUES, HALVES = 10**6, 5

@@ -130,8 +130,8 @@ def program(text: str) -> str:
     lines = dict(enumerate(text.splitlines(), 1))
     for node in ast.walk(ast.parse(text)):
         said = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
-        if isinstance(node, ast.Import | ast.ImportFrom) or said:
-            for number in range(node.lineno, node.end_lineno + 1):
+        if isinstance(node, ast.Import | ast.ImportFrom | ast.Expr) and (said or not isinstance(node, ast.Expr)):
+            for number in range(node.lineno, (node.end_lineno or node.lineno) + 1):
                 lines.pop(number, None)
     return "\n".join(line for line in lines.values() if line.strip())
 

@@ -37,7 +37,7 @@ class Size(int):
         return f"{units.text(int(self))} ({units.exact(int(self))})"
 
     def failed(self, op: str, limit: Any) -> list[str] | None:
-        """What pytest says of a comparison that failed; None of one that it knows nothing of."""
+        """What pytest says of a comparison that failed; None where it is not of two sizes."""
         if op not in ("<", "<=", "==") or not isinstance(limit, str | int):
             return None
         asked = round(units.parse(limit)) if isinstance(limit, str) else limit
