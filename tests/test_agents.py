@@ -66,7 +66,11 @@ def test_a_gap_is_explained():
         }
     )
     found = agents.answer("explain", {"predicted": "gpt2", "batch": 8, "precision": "bf16-mixed", "seen": seen})
-    assert sum(row["bytes"] for row in found["rows"]) == found["difference"] == found["seen"]["bytes"] - found["predicted"]["bytes"]
+    assert (
+        sum(row["bytes"] for row in found["rows"])
+        == found["difference"]
+        == found["seen"]["bytes"] - found["predicted"]["bytes"]
+    )
 
 
 def test_a_formula_of_a_configuration_that_is_said():
