@@ -11,6 +11,7 @@ import everybyte as eb
 from everybyte.allocator import Request, play_epoch
 from everybyte.ask.lengths import Collator, Lengths
 from everybyte.command import main
+from everybyte.theory.budget import Shapes, shaped
 
 ROOT = Path(__file__).resolve().parents[1]
 SMALL = eb.Model(name="small", layers=2, width=256, heads=4, vocabulary=5003, positions=2048)
@@ -24,7 +25,7 @@ LONG, MIXED = (
 )
 
 
-def shapes(lengths, **said):
+def batches(lengths, **said):
     steps = Collator(**{"collate": "pad", "order": "given", "batch": 2, "longest": 100} | said).steps(Lengths(lengths))
     return [[(b.batch, b.sequence, b.tokens) for b in step] for step in steps]
 
@@ -46,17 +47,20 @@ def shapes(lengths, **said):
 def test_what_a_collator_makes(said, expected):
     """Ten, thirty, forty tokens, one of 120 that is cut to 100, and five; for packing 205 in all, of which 180 fill rows of 90."""
     lengths = [10, 30, 40, 120, 5]
-    assert shapes(lengths, **said) == expected
+    assert batches(lengths, **said) == expected
 
 
 def test_largest_first_and_grouped():
-    plain, first = (shapes(LENGTHS, order=order, longest=1024, accumulation=2) for order in ("random", "largest-first"))
+    plain, first = (
+        batches(LENGTHS, order=order, longest=1024, accumulation=2) for order in ("random", "largest-first")
+    )
     assert sorted(map(sorted, plain)) == sorted(map(sorted, first))  # the same steps
     assert first[0][0][1] == max(LENGTHS) and all(step[0][1] >= step[1][1] for step in first)
-    grouped = [b for (b,) in shapes(LENGTHS, order="grouped", longest=1024)]
+    grouped = [b for (b,) in batches(LENGTHS, order="grouped", longest=1024)]
     assert (
         grouped[0][1] == max(LENGTHS)
-        and sum(b * s - t for b, s, t in grouped) < sum(b * s - t for ((b, s, t),) in shapes(LENGTHS, longest=1024)) / 4
+        and sum(b * s - t for b, s, t in grouped)
+        < sum(b * s - t for ((b, s, t),) in batches(LENGTHS, longest=1024)) / 4
     )
 
 
@@ -83,7 +87,7 @@ def test_a_file_of_lengths(tmp_path, text):
 )
 def test_what_does_not_go_together(lengths, said, why):
     with pytest.raises(ValueError, match=why):
-        shapes(lengths, **said)
+        batches(lengths, **said)
 
 
 def test_steps_of_one_shape_are_those_of_a_budget():
@@ -101,6 +105,23 @@ def test_steps_of_one_shape_are_those_of_a_budget():
         assert found.played.reserved == played.steps[1:] and found.allocated == played.allocated
         if not changes:
             assert found.played.played < 6  # the others change nothing
+
+
+@pytest.mark.sampled(3)
+@pytest.mark.parametrize(
+    "changes",
+    [{}, {"loop": "trainer"}, {"gpus": 4, "sharding": "zero3"}, {"checkpointing": "full"}, {"loop": "nanogpt"}],
+    ids=str,
+)
+@pytest.mark.parametrize("model", [SMALL, LLAMA], ids=lambda model: model.name)
+def test_other_sizes_ask_for_what_each_step_asks_for(model, changes):
+    """The order of requests is found once for steps of one course."""
+    setup = SETUP.replace(**changes)
+    shapes = Shapes(model, setup, 2**20)
+    for batch, sequence in ((3, 77), (2, 17), (5, 200), (1, 33), (4, 1), (2, 999), (1, 1)):
+        direct = shaped(model, setup.replace(batch=batch, sequence=sequence), 2**20)
+        assert shapes.at(batch, sequence).requests == direct.requests
+    assert len(shapes._known) < 6
 
 
 def test_a_step_that_changes_nothing_is_the_same_again():

@@ -69,8 +69,9 @@ def play_epoch(
         )
         if playing.failed is not None:
             break
-    columns = [list(column) for column in zip(*rows, strict=True)] or [[]] * 5
-    return Epoch(*columns, len(playing.allocator.segments), playing.failed, playing.steps)
+    reserved, allocated, requested, kept, retries = ([row[i] for row in rows] for i in range(5))
+    segments = len(playing.allocator.segments)
+    return Epoch(reserved, allocated, requested, kept, retries, segments, playing.failed, playing.steps)
 
 
 def _step(playing, requests, name, known, state):

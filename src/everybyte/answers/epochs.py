@@ -15,7 +15,7 @@ from ..catalog import Described, Gpu, Model
 from ..common import checks, terminal
 from ..common.tables import Shown, Table, sized
 from ..derivation import Derivation
-from ..theory.budget import shaped
+from ..theory.budget import Shapes
 from .headroom import EXPANDABLE, PYTORCH, Headroom, computes, kept_free
 
 #: The GPU whose workspaces are taken, where none is said.
@@ -224,6 +224,7 @@ class _Source:
         self.model, self.setup, self.workspace, self.whole = model, setup, workspace, whole
         self._known: dict[tuple[int, int], Shaped] = {}
         self._ordered = None
+        self._shapes = Shapes(model, setup, workspace, whole)
 
     def prepare(self, steps: Sequence[Sequence[Batch]]) -> None:
         """Say which shapes will be asked for. Raise ValueError where one is not derived, or they do not go together."""
@@ -245,7 +246,7 @@ class _Source:
     def _made(self, batch, sequence):
         if self._ordered is not None:
             return self._ordered.at(batch, sequence)
-        return shaped(self.model, self.setup.replace(batch=batch, sequence=sequence), self.workspace, self.whole)
+        return self._shapes.at(batch, sequence)
 
     def at(self, step: Sequence[Batch], first: bool = False):
         """The requests of a step."""

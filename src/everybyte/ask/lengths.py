@@ -59,6 +59,8 @@ class Lengths:
     def __init__(self, said: "Lengths | str | os.PathLike | Mapping | Iterable"):
         if isinstance(said, str | os.PathLike):
             said = _read(said)
+        self.tokens: list[int]
+        self.ordered: bool
         if isinstance(said, Lengths):
             self.tokens, self.ordered = said.tokens, said.ordered
             return
@@ -215,13 +217,13 @@ class Collator(NamedTuple):
                 bins.sort()
             yield from (bins[i : i + self.batch] for i in range(0, len(bins), self.batch))
         elif self.collate == "tokens":
-            rows: list[int] = []
+            group: list[int] = []
             for one in tokens:
-                if rows and (len(rows) + 1) * self._padded(max(*rows, one)) > self.tokens:
-                    yield rows
-                    rows = []
-                rows.append(one)
-            yield rows
+                if group and (len(group) + 1) * self._padded(max(*group, one)) > (self.tokens or 0):
+                    yield group
+                    group = []
+                group.append(one)
+            yield group
         else:
             yield from ([*tokens[i : i + self.batch]] for i in range(0, len(tokens), self.batch))
 

@@ -9,7 +9,7 @@ from collections import Counter
 from itertools import count, groupby
 from typing import Any, NamedTuple
 
-from ..allocator import Request, Run, Shaped, closed, named, parted
+from ..allocator import Request, Requests, Run, Shaped, closed, named, parted
 from ..catalog import Model
 from ..catalog.weights import ENDS, layers, weights
 from ..rules import WHOLE, broken
@@ -56,7 +56,43 @@ def made(model, setup) -> Made | None:
     )
 
 
-def requests(course, values, workspace: int, whole: Made | None = None) -> Shaped:
+class Asked(NamedTuple):
+    """What a process asks of its allocator with some values of the letters, and what says the same of others.
+
+    Attributes:
+        shaped: the requests. pieces: key -> the piece whose tensor it names. freed: (piece that was taken, piece that says so), by whose
+            sizes what is freed was found. none: pieces without bytes.
+    """
+
+    shaped: Shaped
+    pieces: dict
+    freed: set
+    none: set
+
+    def at(self, before, amounts) -> Shaped | None:
+        """The same requests with other sizes; None where other tensors might be taken or freed. before, amounts: of these sizes, of those."""
+        each = amounts.each
+        if any(each(one)[0] != each(other)[0] for one, other in self.freed) or any(
+            each(piece)[0] for piece in self.none
+        ):
+            return None
+        known = {piece: each(piece) for piece in set(self.pieces.values())}
+        if any(not size or times != before.each(piece)[1] for piece, (size, times) in known.items()):
+            return None
+        sizes = {key: known[piece][0] for key, piece in self.pieces.items()}
+
+        def sized(runs):
+            return [Run(b, [Request(k, n and sizes.get(k, n), stream) for k, n, stream in part]) for b, part in runs]
+
+        return Shaped(self.shaped.beginning, sized(self.shaped.first), sized(self.shaped.steady))
+
+
+def requests(course, values, workspace: int, whole: Made | None = None) -> Requests:
+    """The requests of `asked`, without its runs."""
+    return asked(course, values, workspace, whole).shaped.requests
+
+
+def asked(course, values, workspace: int, whole: Made | None = None) -> Asked:
     """What a process asks of its allocator.
 
     A step that finds what the one before it left, such as gradients, names it as the one before it did: so it can be repeated, and
@@ -73,12 +109,14 @@ def requests(course, values, workspace: int, whole: Made | None = None) -> Shape
     states: list[Request] = []
     asking.take(late, states)
     (step, marks, runs), standing = asking.step(), []
+    own = step
     if not closed(step):
         before = set(_found(step))
         beginning = [request for request in beginning if request.key not in before]
         step, marks, runs = asking.step()
         standing = _found(step)
         same = dict(zip(_found(asking.step()[0]), standing, strict=True))
+        own = step
         step = [request._replace(key=same.get(request.key, request.key)) for request in step]
     steady = named(step, runs, standing)
     updated = marks.pop("updated")
@@ -90,7 +128,10 @@ def requests(course, values, workspace: int, whole: Made | None = None) -> Shape
         first[place:place] = more
         turns = [(batch, start + len(more) * (start > place)) for batch, start in turns]
     begun = [Run(batch, [r for r in part if r.bytes or r.key not in unfound]) for batch, part in parted(first, turns)]
-    return Shaped(beginning, begun, steady)
+    pieces = {r.key: asking.pieces[r.key] for r in states}
+    flat = (request for run in steady for request in run.requests)
+    pieces |= {r.key: asking.pieces[mine.key] for mine, r in zip(own, flat, strict=True) if r.bytes}
+    return Asked(Shaped(beginning, begun, steady), pieces, asking.freed, asking.none)
 
 
 def _found(step):
@@ -116,6 +157,10 @@ class _Asking:
         self._alive: set[int] = set()
         self._sizes: dict[int, int] = {}  # of every tensor that was taken
         self._count = self._start = 0  # keys, and how many of them before this step
+        #: As `Asked` has them.
+        self.pieces: dict[int, Any] = {}
+        self.freed: set[tuple] = set()
+        self.none: set = set()
         #: Of the last step: where a weight's own optimizer is at work, its states' bytes, the stream.
         self.moves: list[tuple] = []
 
@@ -163,10 +208,12 @@ class _Asking:
         each = self.reading.amounts.each
         for times, group in groupby(pieces, lambda piece: each(piece)[1]):
             sized = [(piece, each(piece)[0]) for piece in group]
+            self.none.update(piece for piece, size in sized if not size)
             for piece, size in [one for one in sized if one[1]] * times:
                 self._count += 1
                 self._alive.add(self._count)
                 self._sizes[self._count] = size
+                self.pieces[self._count] = piece
                 known = [] if turns is None else [(self._kin[id(piece)], *turns.values())]
                 for name in (id(piece), (piece.part, size), size, *known):
                     self._held.setdefault(name, []).append(self._count)
@@ -194,7 +241,9 @@ class _Asking:
 
     def give(self, piece, out, before, operation, turns):
         """Give back a piece's tensors; `before`: the last that was taken before this operation."""
-        (size, times), piece = self.reading.amounts.each(piece), piece.of or piece
+        (size, times), said, piece = self.reading.amounts.each(piece), piece, piece.of or piece
+        if not size:
+            self.none.add(said)
         like = piece.part, size
         ways = [(id(piece), self._count), (like, before), (like, self._count), (size, before), (size, self._count)]
         if id(piece) not in self._born:  # it stood before the step
@@ -204,6 +253,7 @@ class _Asking:
         for _ in range(times if size else 0):
             if key := next((key for way in ways if (key := self._found(*way))), None):
                 self._alive.remove(key)
+                self.freed.add((self.pieces[key], said))
                 out.append(Request(key, 0))
 
     def _found(self, name, last):

@@ -14,8 +14,7 @@ from ..rules import FORMULA, SCHEDULE, WHOLE, broken, check
 from ..step.witness import Alive, Witness
 from . import MARKS, PEAKS, letters, place_of, trace
 from .alignment import trace as align
-from .asking import made
-from .asking import requests as asked_for
+from .asking import asked, made
 from .living import at_peak
 from .pipelines import part_of
 
@@ -150,9 +149,33 @@ def shaped(model: Model | Objective, setup: Setup, workspace: int, whole: bool |
     """What a process asks of its allocator. workspace: bytes of each of cuBLAS's; whole: as `Budget.on`'s."""
     setup = _settled(model, setup)
     values = letters(_model(model), setup, rank=rank)
-    return asked_for(
-        course_of(model, setup, rank), values, workspace, made(model, setup) if whole is not False else None
-    )
+    beginning = made(model, setup) if whole is not False else None
+    return asked(course_of(model, setup, rank), values, workspace, beginning).shaped
+
+
+class Shapes:
+    """What a process asks of its allocator at every batch and sequence. Arguments as for `shaped`.
+
+    Steps of one course ask for the same tensors in other sizes: their order is found once.
+    """
+
+    def __init__(self, model: Model | Objective, setup: Setup, workspace: int, whole: bool | None = None):
+        self.model, self.setup, self.workspace, self.whole = model, _settled(model, setup), workspace, whole
+        self._known: dict[int, tuple] = {}
+
+    def at(self, batch: int, sequence: int) -> Shaped:
+        """The requests of a step. Raise ValueError where it is not derived."""
+        setup = self.setup.replace(batch=batch, sequence=sequence)
+        course, values = course_of(self.model, setup), letters(_model(self.model), setup)
+        amounts = course.at(values).amounts
+        if id(course) in self._known:
+            _, first, before = self._known[id(course)]
+            if (found := first.at(before, amounts)) is not None:
+                return found
+        beginning = made(self.model, setup) if self.whole is not False else None
+        found = asked(course, values, self.workspace, beginning)
+        self._known.setdefault(id(course), (course, found, amounts))
+        return found.shaped
 
 
 def heaviest(model, setup: Setup, rounding: int = 1, witness=budget):
@@ -239,7 +262,7 @@ def _unrolled(model, setup, rounding, rank):
     """(operations, part -> live bytes, phase -> place, kernels) of a whole step, block after block."""
     operations, course, marks, kernels = [("rest", "rest", "")], [], {"rest": 0}, [()]
     reading = course_of(model, setup, rank).at(letters(_model(model), setup, rounding, rank), rounding)
-    every = _model(model).period
+    every = max(_model(model).period, setup.cycle)
     for operation, live, turns in reading.unrolled():
         if operation is not None and operation.name in MARKS:
             marks[operation.name] = len(course)
