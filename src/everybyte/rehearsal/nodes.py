@@ -29,7 +29,7 @@ class Nodes:
         self.torch, self.counts = torch, counts
         self.began: dict[int, list[int]] = {}
         self.named: dict[int, list[dict | None]] = {}
-        traces = importlib.import_module("torch.fx.traceback")
+        traces: Any = importlib.import_module("torch.fx.traceback")
         original = traces.format_stack
 
         def format_stack():

@@ -368,9 +368,20 @@ class _Watched:
             self._look()
             self._report()
             if self.steps == self.last_step:  # what the script does until it begins another one is its own
-                modules = importlib.import_module("torch.nn.modules.module")
-                modules.register_module_forward_pre_hook(lambda module, given: self._end_if_over())
+                self._watch_forward()
             ranks.settled()
+
+    def _watch_forward(self):
+        """End the script at the next call of a module. PyTorch's hook for all modules would warn of itself where something is compiled."""
+        kind = self.torch.nn.Module
+        original = kind.__call__
+
+        @functools.wraps(original)
+        def __call__(module, *args, **kwargs):
+            self._end_if_over()
+            return original(module, *args, **kwargs)
+
+        kind.__call__ = __call__
 
     def _end_if_over(self):
         """End the script as it begins one more step than it was asked for."""
