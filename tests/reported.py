@@ -155,6 +155,19 @@ CASES = {
     "MPS": Case("RuntimeError: MPS backend out of memory (MPS allocated: 16.91 GiB, other allocations: 2.77 MiB, max allowed: 18.13 GiB). Tried to allocate 1.28 GiB on private pool.", "limit", "", "WATERMARK"),
     "before numbers": Case("RuntimeError: cuda runtime error (2) : out of memory at /pytorch/aten/src/THC/generic/THCStorage.cu:58", "need"),
     "preemptively": Case("CUDA out of memory. Allocation was preemptively rejected because it would exceed per_process_memory_fraction limit. Requested size: 2.00 GiB", "limit"),
+    # what else people asked about
+    "LoRA at long context": Case(traceback(*TRAINER, *LLAMA, "peft/tuners/lora/layer.py:760 forward result = result + lora_B(lora_A(dropout(x))) * scaling") + FULL, "need", "forward",
+                                 "checkpointing"),  # huggingface/peft#1514
+    "checkpointing that saves nothing": Case("UserWarning: None of the inputs have requires_grad=True. Gradients will be None\n" + traceback(*TRAINER, *LLAMA) + FULL, "need", "forward",
+                                             "enable_input_require_grads"),  # huggingface/peft#1142
+    "one large image": Case(traceback(*TRAINER, CALL, "transformers/models/qwen2_vl/modeling_qwen2_vl.py:390 forward attn_weights = torch.matmul(q, k.transpose(1, 2))")
+                            + two("27.38 GiB", free="21.00 GiB", process="57.00 GiB", allocated="55.50 GiB"), "need", "forward"),  # 2U1/Qwen-VL-Series-Finetune#88
+    "compiled": Case(traceback(*TRAIN, "train.py:61 train out = model(batch)", "torch/_dynamo/eval_frame.py:660 _fn return fn(*args, **kwargs)", "/scratch/torchinductor_me/ab/cab.py:88 call "
+                               "buf0 = empty_strided_cuda((8, 1024, 50304), (51511296, 50304, 1), torch.float32)") + FULL, "need", "forward"),  # pytorch/pytorch#122512
+    "fp8": Case(traceback(*TRAIN, CALL, "transformer_engine/pytorch/module/linear.py:1200 forward out = linear_fn(*args)") + FULL, "need", "forward"),  # NVIDIA/TransformerEngine#257
+    "Muon": Case(traceback(*TRAIN, "train.py:70 train optimizer.step()", STEP, "muon.py:41 zeropower_via_newtonschulz5 A = X @ X.mT") + FULL, "need", "optimizer", "shard"),  # pytorch/torchtitan#2494
+    "experts": Case(traceback(*TRAIN, CALL, "megablocks/layers/dmoe.py:140 sparse_forward x = ops.padded_gather(") + FULL, "need", "forward"),  # databricks/megablocks#154
+    "replayed routing": Case("(raylet) node_manager.cc: 2 Workers killed due to memory pressure (OOM)\nray.exceptions.OutOfMemoryError: Task was killed due to the node running low on memory.", "host"),  # THUDM/slime#2384
     # libraries
     "cuBLAS": Case(traceback(*TRAIN, CALL, "torch/nn/modules/linear.py:134 forward return F.linear(") + "RuntimeError: CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`", "library", "forward", "room"),
     "cuDNN": Case("RuntimeError: cuDNN error: CUDNN_STATUS_ALLOC_FAILED", "library"),

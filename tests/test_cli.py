@@ -151,6 +151,7 @@ def test_every_option_reaches_the_setup(capsys):
         "buckets",
         "no_sync",
         "optimizer_in_backward",
+        "resharding",
         *vars(LOOPS["plain"]),
         "loop",
     }
@@ -270,7 +271,7 @@ def test_a_script_in_the_wrong_place_is_told_the_right_one(capsys, typed, right)
 
 @pytest.mark.parametrize(
     "typed",
-    ["models", "budget gpt2", "layouts gpt2", "serve gpt2 --context 9", "align dpo gpt2", "record", "rehearse", "doctor x", "completion zsh"],
+    ["models", "budget gpt2", "layouts gpt2", "serve gpt2 --context 9", "align dpo gpt2", "record", "rehearse", "published", "doctor x", "completion zsh"],
 )  # fmt: skip
 def test_the_options_that_are_listed_are_those_of_the_usage(capsys, typed):
     with pytest.raises(SystemExit):

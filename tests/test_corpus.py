@@ -73,15 +73,15 @@ def test_what_is_fully_published_is_predicted(shipped):
 def test_the_readme_has_the_table_of_what_others_measured(shipped):
     rows = {(row[0].removeprefix("github.com/"), row[1]): row for row in shipped.table().rows}
     text = (Path(__file__).resolve().parents[1] / "README.md").read_text(encoding="utf-8")
-    for source in ("pytorch/torchtitan", "NVIDIA/Megatron-LM", "linkedin/Liger-Kernel"):
+    for source in ("pytorch/torchtitan", "NVIDIA/Megatron-LM", "linkedin/Liger-Kernel", "Lightning-AI/litgpt"):
         _, _, count, _, _, near, *shares, judged = rows[source, "exact"]
-        dies = int(judged.split(" of ")[0]) if judged != "–" else 0
+        dies = int(judged.split(" of ")[1]) if judged != "–" else 0
         assert f"| {source} | {count - dies} | {near} | {' | '.join(shares)} |" in text
     assert f"{len(shipped.records)} of their numbers" in text
 
 
 def test_a_list_says_each_record(shipped):
-    only = predicting.published(["titan-8b-2-on-8", "fsdp-16-dies"], run=False).listed()
+    only = predicting.measured("titan-8b-2-on-8", "fsdp-16-dies")
     assert {row[0]: row[3:] for row in only.rows} == {
         "titan-8b-2-on-8": ("82.4 GiB", "82.40", "as printed"),
         "titan-qwen3-32b-8-fsdp-16-dies": ("it dies", "the same", ""),
@@ -163,6 +163,15 @@ def test_what_is_there_is_not_run_again_and_a_fault_stops_no_other(mine, monkeyp
         predicting.published(["nobody"])
 
 
+def test_dry_runs_of_several_gpus_do_not_meet(mine, monkeypatch):
+    shared = {"sharding": "zero3", "gpus": 2, "precision": "bf16-mixed"}
+    runs = [replace(RUN, setup=shared | {"batch": 1, "sequence": 8 * n}) for n in range(1, 4)]
+    monkeypatch.setattr(
+        predicting, "corpus", lambda: {f"run-{n}": record(f"run-{n}", run=run) for n, run in enumerate(runs)}
+    )
+    assert not predicting.published(workers=3, store=mine, say=lambda line: None).faults
+
+
 def test_a_line_that_is_no_prediction_is_named(tmp_path):
     path = tmp_path / "predicted.jsonl"
     path.write_text(json.dumps({"key": "x"}))
@@ -170,15 +179,23 @@ def test_a_line_that_is_no_prediction_is_named(tmp_path):
         predicting.read(path)
 
 
-def test_a_prediction_goes_with_its_run_and_its_script(monkeypatch, tmp_path):
+def test_a_prediction_goes_with_its_run_and_what_its_script_does(monkeypatch, tmp_path):
+    """Words do not count; a file of ours that the script imports does, and is no script itself."""
     (tmp_path / "scripts").mkdir()
-    (tmp_path / "scripts" / "a.py").write_text("1")
+    script, shared = (tmp_path / "scripts" / name for name in ("a.py", "_b.py"))
+    script.write_text('"""One."""\nfrom _b import x\ny = x')
+    shared.write_text("x = 1")
     monkeypatch.setattr(harvest, "HERE", tmp_path)
     run = Run(gpu="h200", script="a.py")
     before = run.key
-    assert replace(run, options="--more").key != before
-    (tmp_path / "scripts" / "a.py").write_text("2")
+    script.write_text('"""Two."""\nfrom _b import x\ny = x')
+    assert run.key == before != replace(run, options="--more").key
+    shared.write_text("x = 2")
     assert run.key != before
+    script.write_text("y = 3")
+    assert run.key != before
+    with pytest.raises(ValueError, match="run.script: '_b.py'"):
+        Run(gpu="h200", script="_b.py")
 
 
 def test_a_cluster_that_loses_a_worker_loses_nothing_and_does_nothing_twice(mine):

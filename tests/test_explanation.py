@@ -168,6 +168,24 @@ def test_snapshots_of_one_script_differ_in_what_the_script_did():
     assert kept.bytes > 0 and "train.py" in kept.what and ".cpp" not in kept.what
 
 
+DIED = {"llama-1b bf16": (11, {"precision": "bf16", "sequence": 4096}, True)}
+DIED["llama-1b mixed full"] = 18, {"precision": "bf16-mixed", "checkpointing": "full", "sequence": 4096}, False
+
+
+@pytest.mark.parametrize("name", DIED)
+def test_an_error_of_a_real_gpu_says_where_in_the_step_it_died(name):
+    batch, setup, first = DIED[name]
+    lines = (ROOT / "labs/records/scripts/h200.jsonl").read_text("utf-8").splitlines()
+    (line,) = (line for line in map(json.loads, lines) if line["name"] == f"{name} batch {batch}")
+    asked = eb.model("llama-3.2-1b"), eb.Setup(batch=batch, **setup)
+    found = eb.explain(asked, line["told"]["error"])
+    assert "it died in loss backward, at log-softmax backward" in found.names[1] and found.unexplained == 0
+    assert sum(row.bytes for row in found.rows) == found.difference
+    assert any("first step" in row.what for row in found.rows) == first
+    other = eb.explain((asked[0], asked[1].replace(batch=batch - 2)), line["told"]["error"])
+    assert "died" not in other.names[1] and other.unexplained > 2**29
+
+
 def test_counts_that_are_a_workspace_more_are_named():
     budget = eb.budget(eb.model("gpt2"), SETUP)
     stats = dict.fromkeys(STATS, budget.peak + 2 * 2**25)
@@ -207,6 +225,9 @@ def test_the_command_explains_files_and_draws(tmp_path, capsys):
 def test_a_stored_dry_run_tells_its_tensors():
     found = eb.explain(json.loads(json.dumps(of("dry run").as_dict())), of("budget"))
     assert (found.rows, found.matched) == ([], len(of("dry run").alive()))
+    derived = eb.derive(MODEL, SETUP)
+    for formula in (derived, json.loads(json.dumps(derived.as_dict()))):
+        assert eb.explain(formula, of("dry run")).rows == []
 
 
 @pytest.mark.parametrize(
@@ -214,6 +235,7 @@ def test_a_stored_dry_run_tells_its_tensors():
     [
         (3, "explain.seen: a int; allowed: a budget"),
         ({"a": 1}, "explain.seen: a dict of"),
+        (script() | {"processes": []}, "explain: a rehearsal without a process that used a GPU"),
         ({"witness": "rehearse", "processes": [{}]}, "explain.seen: JSON of 'rehearse' that is not as it was written"),
         ({"witness": "dry run", "model": 3, "parts": {}}, "explain.seen: JSON of 'dry run' that is not"),
         ("{not json", "explain.seen: no JSON"),

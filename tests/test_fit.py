@@ -48,7 +48,7 @@ def runs(draw, losses=("plain", "chunked")):
         batch=batch, sequence=sequence, precision=draw(st.sampled_from(list(PRECISIONS))),
         optimizer=draw(st.sampled_from(COMMON_OPTIMIZERS)), optimizer_impl=draw(st.sampled_from(OPTIMIZER_IMPLS)),
         attention=draw(st.sampled_from(ATTENTIONS)), dropout=draw(st.sampled_from([0.0, 0.1])),
-        checkpointing=draw(st.sampled_from([c for c in CHECKPOINTINGS if c != "every-k" or model.layers > 1])),
+        checkpointing=draw(st.sampled_from([c for c in CHECKPOINTINGS if c not in ("every-k", "one-in-k") or model.layers > 1])),
         accumulation=draw(st.integers(1, 3)), loss=loss,
         loss_chunks=draw(st.integers(1, batch * sequence)) if loss == "chunked" else 8,
     )  # fmt: skip

@@ -75,8 +75,9 @@ MAY = {
     "answers.diagnosis": BUDGET | PLANNING | {"evidence", "answers.advice", "answers.recorded"},
     "answers.rehearsing": STATED | {"evidence", "rehearsal", "answers.advice", "answers.headroom"},
     "answers.comparison": DRAW | COUNTED | {"dryrun", "lab", "rehearsal"},  # where the two sides meet
-    "answers.sides": BUDGET | {"evidence", "lab", "rehearsal", "answers.comparison"},
-    "answers.explanation": STATED | {"answers.sides", "draw"},
+    "answers.sides": BUDGET | {"derivation", "evidence", "lab", "rehearsal", "answers.comparison"},
+    "answers.dying": STATED | {"evidence"},
+    "answers.explanation": STATED | {"answers.sides", "answers.dying", "evidence", "draw"},
     "evidence": STATED | {"allocator", "draw"},
     "draw": BUDGET,
     "explore": DRAW | PLANNING | {"derivation", "dryrun", "evidence", "answers.serving"},

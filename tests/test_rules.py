@@ -19,7 +19,7 @@ README = Path(__file__).resolve().parents[1] / "README.md"
 #: Values that are tried, one or two at a time, in place of a setup's own.
 VALUES = {name: choices for name, choices in CHOICES.items() if name != "optimizer_impl"} | {
     "optimizer_impl": ("foreach", "loop", "fused"), "accumulation": (1, 3, 4, 5), "sequence": (30, 100, 4096), "dropout": (0.1,),
-    "loss_chunks": (3,), "checkpoint_every": (3, 40), "gpus": (1, 2, 3, 8), "replicas": (2, 3), "no_sync": (True,), "optimizer_in_backward": (True,),
+    "loss_chunks": (3,), "checkpoint_every": (3, 30, 40), "gpus": (1, 2, 3, 8), "replicas": (2, 3), "no_sync": (True,), "optimizer_in_backward": (True,),
     "adapters": (eb.Lora(4), eb.Lora(4, base="bf16"), eb.Lora(4, dtype="bf16"), eb.Lora(4, ("q",))),
     "mesh": (
         eb.Mesh(tensor=2), eb.Mesh(tensor=3), eb.Mesh(context=2), eb.Mesh(expert=2), eb.Mesh(expert=3), eb.Mesh(pipeline=2),

@@ -34,6 +34,8 @@ from everybyte.dryrun import PARTS, SHARED_PARTS
 from everybyte.rules import PIPELINE, broken
 from everybyte.theory.budget import not_derived
 
+#: Of `Setup.checkpointing` the values that the draws began with: what seeds give stays. `spared` draws the others.
+CHECKPOINTINGS = CHECKPOINTINGS[:5]
 GPT2_SIZES = ("gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl")
 #: (batch, sequence): a round one, and one that no power of two divides.
 SHAPES = ((8, 1024), (3, 1000))
@@ -242,12 +244,14 @@ def lean(seed: int, draw) -> tuple[eb.Model, eb.Setup, int] | None:
 
 @_again(15)
 def spared(seed: int, draw) -> tuple[eb.Model, eb.Setup, int] | None:
-    """Any architecture, any way to save memory and to share it, beside one that `everything` does not draw."""
-    model, setup, block = draw([everything, everything, adapted, apart, one_function])(draw(range(10**6)))
-    setup = setup.replace(**SPARED[draw(list(SPARED))](setup, draw))
+    """One GPU of any architecture, any way to save memory and to share it, beside one that `everything` does not draw."""
+    alone, meshes = [everything, everything, adapted, apart, one_function], [ring, divided, piped, staged, crossed]
+    way, kind = draw(list(SPARED)), draw([*alone, *alone, *meshes])
+    model, setup, rank = kind(draw(range(10**6)))
+    setup = setup.replace(**SPARED[way](setup, draw))
     setup.check_model(model)
     if not_derived(model, setup) is None:
-        return model, setup, block
+        return model, setup, rank if kind in meshes else 0
 
 
 def _in_backward(setup, draw):
@@ -258,8 +262,26 @@ def _in_backward(setup, draw):
     return changes | alone | narrow
 
 
+def _one_in_k(setup, draw):
+    return {"checkpointing": "one-in-k", "checkpoint_every": draw([1, 2, 3, 4])}
+
+
+def _resharded(setup, draw):
+    sharded = {
+        "sharding": "zero3",
+        "resharding": draw(["root", "root", "ends", "not-last"]),
+        "buckets": "copies",
+        "master_gradients": "bf16",
+    }
+    return sharded | ({"precision": "bf16-mixed"} if setup.dtypes.loss_scaling else {})
+
+
 #: Fields that they change.
-SPARED = {"optimizer in backward": _in_backward}
+SPARED = {
+    "resharding": _resharded,
+    "optimizer in backward": _in_backward, "one in k": _one_in_k,
+    "second products": lambda *_: {"checkpointing": "second-products", "checkpoint_every": 2},
+}  # fmt: skip
 
 
 @_again(9)

@@ -1,6 +1,7 @@
 """Snapshots of twelve scripts whose cause is known: parts told apart, what grows and what is pinned found, the first cause right."""
 
 import gzip
+import json
 import pickle
 from pathlib import Path
 
@@ -9,6 +10,7 @@ from pickled import ADAM, TRAIN, event, frame, plain
 from recordings import CAUSES
 
 import everybyte as eb
+from everybyte.command import main
 from everybyte.evidence import example, naming
 from everybyte.teach.bank import c42
 
@@ -122,3 +124,23 @@ def test_no_frames_are_nobodys():
         one["frames"] = []
     said["device_traces"][0].append(event("alloc", 2**30, MIB))
     assert set(eb.snapshot(pickle.dumps(said)).parts()) <= {"other", "before"}
+
+
+def test_what_grows_and_what_is_pinned_is_printed_and_is_json(tmp_path, capsys):
+    path = tmp_path / "left.pickle"
+    path.write_bytes(gzip.decompress(KEPT["kept-logits"].read_bytes()))
+    assert main(["snapshot", str(path)]) == 0
+    said = capsys.readouterr().out
+    assert "each of 5 steps leaves 8.00 MiB behind" in said and "empty_cache() gives back 186.00 MiB" in said
+    assert main(["snapshot", str(path), "--json"]) == 0
+    (device,) = json.loads(capsys.readouterr().out)["devices"]
+    assert (
+        [row["bytes"] for row in device["leaks"]] == [8 * MIB]
+        and device["emptied"] == 186 * MIB
+        and len(device["steps"]) == 5
+    )
+    assert main(["doctor", str(path), "gpt2", "--gpu", "rtx-4090", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (
+        found["cause"] == "leak" and found["causes"][0]["bytes"] == 40 * MIB and found["advice"][-1]["setup"]["batch"]
+    )

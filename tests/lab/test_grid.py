@@ -115,7 +115,7 @@ def test_all_of_it_is_planned_for_ten_minutes_of_an_h200():
     [
         ("dropout", {0.0, 0.1}), ("optimizer", set(COMMON_OPTIMIZERS)), ("optimizer_impl", set(OPTIMIZER_IMPLS)),
         ("batch", {1, 2, 4, 8, 16, 32, 64}), ("sequence", {128, 256, 512, 1024, 2048, 4096, 8192, 1000, 333}),
-        ("checkpointing", set(CHECKPOINTINGS)), ("checkpoint_every", {2, 3, 4, 5, 6, 7}), ("accumulation", {1, 4}),
+        ("checkpointing", set(CHECKPOINTINGS[:5])), ("checkpoint_every", {2, 3, 4, 5, 6, 7}), ("accumulation", {1, 4}),
         ("loss", set(LOSSES)), ("master_gradients", set(MASTER_GRADIENTS)), ("attention", set(ATTENTIONS)),
     ],
 )  # fmt: skip
@@ -131,7 +131,7 @@ def test_a_few_of_everything_come_first():
         "attention": ATTENTIONS,
         "optimizer_impl": OPTIMIZER_IMPLS,
         "loss": LOSSES,
-        "checkpointing": CHECKPOINTINGS,
+        "checkpointing": CHECKPOINTINGS[:5],  # torchtitan's own two are in none of the rows
         "accumulation": (1, 4),
     }.items():
         assert {getattr(c.setup, field) for c in start} == set(values)

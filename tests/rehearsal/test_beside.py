@@ -22,11 +22,6 @@ CASES = {case["name"]: case for case in cases.cases(kernel_shapes.asked())}
 CUBLAS_LT, TORCHAUDIO = 2**20, 4
 #: Not the same on both: no algorithm of cuDNN's is known here; nothing but the driver is asked; PyTorch 2.13 clips otherwise.
 APART = (
-    "pictures ",
-    "pictures ,full",
-    "pictures ,frozen",
-    "sft nll",
-    "sft dft",
     "convolutions",
     "outside",
     "rates",

@@ -88,6 +88,28 @@ def test_the_end_is_the_script_s_own(rehearsed, capfd):
     assert ended.processes[0]["ended"] and (ended.status, ended.processes[0]["backwards"]) == (0, 3)
 
 
+SHARDED = """
+import torch
+from torch import nn
+from torch.distributed.fsdp import fully_shard
+torch.distributed.init_process_group("nccl")
+net = nn.Sequential(nn.Linear(512, 512), nn.Linear(512, 512)).cuda()
+for layer in net:
+    fully_shard(layer)
+optimizer = torch.optim.Adam(net.parameters())
+for step in range(2):
+    net(torch.ones(64, 512, device="cuda")).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
+
+def test_of_shards_parts_are_those_of_one_rank(rehearsed):
+    parts = rehearsed(SHARDED, gpus=2, alone=True, quiet=True).as_dict()["parts"]
+    assert parts["parameters"] == 2 * 4 * (512 * 512 + 512) // 2
+    assert parts["optimizer"] in range(2 * parts["parameters"], 2 * parts["parameters"] + 100)
+
+
 FAILS = """
 import sys, torch
 from torch import nn

@@ -1,6 +1,6 @@
 """An allocator's history: the most bytes at once, where that was, what lived then. The snapshots are made up."""
 
-from everybyte.rehearsal import history, phases
+from everybyte.rehearsal import history, nodes, phases
 
 FORWARD = [
     {"filename": "/env/lib/python3.11/site-packages/torch/nn/functional.py", "line": 9, "name": "linear"},
@@ -78,3 +78,19 @@ def test_where_in_a_step_an_allocation_is():
         None,
     ]
     assert phases.where(3, []) == "before any backward"
+
+
+def test_which_node_made_an_allocation(monkeypatch):
+    """Of nodes that took nothing the next stands; the oldest are forgotten, so that a long run does not grow."""
+    made = [0]
+    found = object.__new__(nodes.Nodes)
+    found.counts, found.began, found.named = lambda: {0: made[0]}, {}, {}
+    monkeypatch.setattr(nodes, "MOST", 3)
+    for count, name in ((2, "a"), (2, "b"), (5, "c"), (9, None)):
+        made[0] = count
+        found._begins(name)
+    assert [found.of(0, number) for number in (2, 3, 5, 6, 9, 10)] == [None, "b", "b", "c", "c", None]
+    for count in range(10, 20):
+        made[0] = count
+        found._begins("d")
+    assert len(found.began[0]) == len(found.named[0]) <= 6 and found.of(0, 3) is None and found.of(0, 20) == "d"

@@ -34,7 +34,7 @@ warnings.filterwarnings("error", message="Dynamo does not know")
 def sizes(x, chosen):
     return [len(x[torch.where(chosen == e)[0] // K]) for e in range(E)], torch.bincount(chosen, minlength=E).tolist()
 assert torch.compile(sizes, backend="eager")(x, flat) == (wanted, wanted)
-idx.add_(1)  # changed by what is not followed: unknown, and a mask of it finds all
+idx.neg_()  # changed by what is not followed: unknown, and a mask of it finds all
 assert len(torch.where(idx == 0)[0]) == T * K
 """
 

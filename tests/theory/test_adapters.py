@@ -388,7 +388,7 @@ def test_preparing_for_k_bit_training_upcasts_what_is_not_quantized():
             None,
             r"^Setup\.quantization: 'nf4' without adapters: no optimizer moves weights of 4 bits; .*adapters=Lora",
         ),
-        ({"precision": "bf16"}, {"dtype": "bf16"}, r"^Lora\.dtype: 'bf16' over 4-bit weights.*allowed: 'fp32'"),
+        ({"precision": "fp16-mixed"}, {"dtype": "bf16"}, r"^Lora\.dtype: 'bf16' over 4-bit weights.*allowed: 'fp32'"),
         ({"precision": "bf16-master"}, {"dtype": "bf16"}, r"^Setup\.quantization: 'nf4' with precision 'bf16-master'"),
     ],
 )

@@ -13,7 +13,7 @@ GPT2 = eb.model("gpt2", code="reference")
 @pytest.mark.parametrize("start", range(0, 48, 2))
 def test_any_way_to_the_byte(start):
     pytest.importorskip("peft")
-    agree(grid.spared, range(start, start + 2), "block")
+    agree(grid.spared, range(start, start + 2))
 
 
 def test_an_optimizer_in_backward_has_no_gradients_at_once():
@@ -26,6 +26,34 @@ def test_an_optimizer_in_backward_has_no_gradients_at_once():
     )
     assert after.phases["rest"] == inside.phases["rest"] == 6 * GPT2.parameters
     assert inside.peak < after.peak
+
+
+def test_every_second_product_is_saved_and_attention():
+    """Of a Llama's seven products q, v, gate and down; q's and k's turned, norms and what the gate is given are recomputed."""
+    llama = eb.model("llama-3.2-1b", code="reference").replace(layers=4)
+    setup = eb.Setup(batch=1, sequence=256, precision="bf16")
+    kept = {}
+    for how in ("full", "second-products", "operations"):
+        kept[how] = eb.budget(llama, setup.replace(checkpointing=how)).parts_at("after_forward")["activations"]
+    query, key, wide = llama.heads * llama.head_width, llama.kv_heads * llama.head_width, llama.ffn_width
+    attention = 2 * query + 4 * llama.heads  # its result, and the log-sum-exp of each head
+    saved = attention + 2 * (query + key + wide + llama.width)
+    assert 0 <= (kept["second-products"] - kept["full"]) - 256 * 4 * saved < 4 * 64
+    others = 2 * (key + llama.width + wide)
+    assert kept["operations"] - kept["second-products"] == 256 * 4 * others
+
+
+def test_of_each_k_blocks_the_last_is_recomputed():
+    setup = eb.Setup(batch=1, sequence=64, precision="bf16")
+    none, full = (
+        eb.budget(GPT2, setup.replace(checkpointing=how)).parts_at("after_forward")["activations"]
+        for how in ("none", "full")
+    )
+    for k in (1, 2, 3, 5, 12):
+        kept = eb.budget(GPT2, setup.replace(checkpointing="one-in-k", checkpoint_every=k)).parts_at("after_forward")[
+            "activations"
+        ]
+        assert kept == none - (none - full) * (12 // k) // 12
 
 
 def test_states_are_made_where_backward_first_asks_for_them():

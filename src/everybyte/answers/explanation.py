@@ -8,6 +8,9 @@ from typing import Any
 from .. import units
 from ..catalog import gpus
 from ..common.tables import Shown, Table
+from ..evidence import Message
+from ..step.witness import Witness
+from . import dying
 from .sides import STAGES, Block, Side, side
 
 #: Parts that are one in an alignment: frames tell no more.
@@ -126,14 +129,22 @@ def explain(predicted: Any, seen: Any) -> Explanation:
     """
     before, after = side(predicted, "predicted"), side(seen)
     reach = after.reach
-    pairs, only_before, only_after = _aligned(before, after)
-    rows = _tensors(only_before, only_after) if _told(before, after) else _lumps(before, after)
+    same, only_before, only_after = _aligned(before, after)
+    told, (where, terms) = _told(before, after), _died(before, after)
+    if terms:
+        rows = [Gap(*term) for term in terms]
+    else:
+        rows = _tensors(only_before, only_after) if told else _lumps(before, after)
     rows += _around(before, after, reach)
     order = sorted((r for r in rows if r.bytes), key=lambda r: (STAGES.index(r.stage), -abs(r.bytes)))
-    names = before.who, after.who
-    return Explanation(
-        before.bytes(reach), after.bytes(reach), names, reach, order, pairs if _told(before, after) else 0
-    )
+    names = before.who, f"{after.who}: {where}" if where else after.who
+    return Explanation(before.bytes(reach), after.bytes(reach), names, reach, order, same if told else 0)
+
+
+def _died(before, after):
+    """Where in the predicted step it died, of a message; ("", []) of everything else."""
+    message = isinstance(before.source, Witness) and isinstance(after.source, Message)
+    return dying.died(before.source, after.source) if message else ("", [])
 
 
 def _told(*sides):

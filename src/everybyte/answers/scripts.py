@@ -192,8 +192,8 @@ def largest(
 ) -> Largest:
     """The largest value with which a script fits a GPU; the next one does not.
 
-    Where the peak grows in a straight line it takes three or four rehearsals: of some value where there is room for it, which tells the
-    line; of the value that comes of it, which fits; of the next, which dies. Elsewhere it goes on between the two, and in halves.
+    Where the peak grows in a straight line it takes some four rehearsals: of a value where there is room for it, which tells the line; of
+    what comes of it; of the last that fits; of the next, which dies. Elsewhere it goes on between the two, and in halves.
 
     Args:
         command: with `{name}` where the value stands; it may stand in an environment variable instead.
@@ -239,7 +239,12 @@ class _Search:
         self.low, self.high = -1, len(values)  # indices: the last that is known to fit, the first that is known not to
         self.last: Run | None = None
         self.after: Run | None = None
-        self.fitted, self.again = None, 0  # how the last one went, and how often in a row before
+        self.fitted, self.again, self.off = (
+            None,
+            0,
+            0,
+        )  # how the last one went; how often in a row, and in a row by a step off the lines
+        self.stepped = False  # whether the last guess was one
 
     @property
     def room(self):
@@ -272,7 +277,9 @@ class _Search:
             if run.found.status and not run.found.oom or run.fits is None:
                 continue  # seen where there is room for all, and not decided
             if not wide:
-                self.again, self.fitted = self.again + 1 if run.fits is self.fitted else 1, run.fits
+                same, self.fitted = run.fits is self.fitted, run.fits
+                self.again = self.again + 1 if same else 1
+                self.off = self.off + 1 if same and self.stepped else int(self.stepped)
             if run.fits:
                 self.low, self.last = index, run
             else:
@@ -301,27 +308,35 @@ class _Search:
             yield self.high, False
 
     def _guess(self, halve):
-        """An index between those that are known: by the line; where that says none, away from the border, twice as far each time."""
-        guess, away = self._line(), 2 ** max(0, self.again - 1)
-        if guess is None:
-            guess = 2 * self.low + 1
-        elif guess >= self.high:
-            guess = self.high - away
-        elif guess <= self.low:
-            guess = self.low + away
+        """An index between those that are known: by the lines; where these say none, away from the border, twice as far each time.
+
+        Reserved bytes reach the room first. By then the allocator gives back what it only keeps, and how much that is worth differs: the
+        border is between their line and that of allocated bytes, and near the latter where a run has lived by it.
+        """
+        away, lines = 2**self.off, [*filter(None, map(self._line, ("reserved", "allocated")))]
+        least, most = (
+            (max(self.low + 1, min(lines)), min(self.high - 1, max(lines))) if lines else (2 * self.low + 1,) * 2
+        )
+        self.stepped = least > most
+        if not self.stepped:
+            guess = most if self.last and self.last.found.most("retries") else (least + most) // 2
+        else:
+            guess = self.high - away if min(lines) >= self.high else self.low + away
         if halve or not self.low < guess < self.high:
             guess = (self.low + self.high) // 2
         return guess if self.low >= 0 else min(guess, max(0, self.high // 2))
 
-    def _line(self):
-        """The index at which a straight line through what was seen reaches the room; None where there is no such line.
-
-        Of allocated bytes: near the border the allocator gives back what it only keeps.
-        """
-        near = sorted(self.points, key=lambda index: abs(self.points[index].allocated - self.room))
+    def _line(self, count):
+        """The index at which a straight line through what was seen of a count reaches the room; None where there is no such line."""
+        sizes = {
+            index: getattr(run, count)
+            for index, run in self.points.items()
+            if count != "reserved" or not run.found.most("retries")
+        }
+        near = sorted(sizes, key=lambda index: abs(sizes[index] - self.room))
         below, above = [index for index in near if index <= self.low], [index for index in near if index >= self.high]
         for pair in (near[:2], below[:1] + above[:1]):
-            seen = [(int(self.points[index].value), self.points[index].allocated) for index in pair]
+            seen = [(self.values[index], sizes[index]) for index in pair]
             if len(seen) == 1:  # what stays between steps does not grow
                 seen = [(0, self.points[near[0]].found.phase("after_step")), *seen]
             if len(seen) == 2 and (seen[1][1] - seen[0][1]) * (seen[1][0] - seen[0][0]) > 0:

@@ -63,12 +63,14 @@ class Around:
 
 @dataclass(frozen=True)
 class Side:
-    """What one side says. `who`: in words; `blocks`: at the peak, in the order of allocation; `around`: what it says besides."""
+    """What one side says. `who`: in words; `blocks`: at the peak, in the order of allocation; `around`: what it says besides; `reach`: up
+    to which of `STAGES`; `source`: the witness, or the message, that it is of."""
 
     who: str
     blocks: tuple[Block, ...]
     around: tuple[Around, ...] = ()
     reach: str = "tensors"
+    source: Any = None
 
     def bytes(self, reach: str) -> int:
         """Bytes up to a stage, one of `STAGES`."""
@@ -154,7 +156,11 @@ def _of_record(said):
 
 
 def _of_parts(said):
-    """A budget's, where the catalog has its model; else the tensors as the JSON has them, or their parts alone."""
+    """A budget's, where the catalog has its model; a derivation's, at its own setup; else the tensors as the JSON has them, or their parts."""
+    if "forms" in said:
+        from ..derivation import Derivation
+
+        return _of_witness(Derivation.from_dict(dict(said)).at())
     name = said.get("model", {}).get("name", "").partition(",")[0]
     if said["witness"] == "predict" and name in models():
         found = (model(name, code=code) for code in ("transformers", "reference"))
@@ -186,7 +192,7 @@ def _block(alive):
 
 def _of_witness(source):
     who = f"{_WHO.get(source.witness, source.witness)} of {source.model.name}"
-    return Side(who, tuple(_block(alive) for alive in source.alive()))
+    return Side(who, tuple(_block(alive) for alive in source.alive()), source=source)
 
 
 def _untold(size, who):
@@ -259,15 +265,17 @@ def _of_message(said):
         blocks.append(Block(said.asked, "other", "what was asked for when it died", apart=True))
     around = (Around("reserved", "kept", "reserved and not allocated, as the message says it", said.cached or 0),)
     if said.process is None:
-        return Side("out-of-memory message", tuple(blocks), around, "reserved")
+        return Side("out-of-memory message", tuple(blocks), around, "reserved", said)
     beside = said.process - said.allocated - (said.cached or 0)
     outside = Around("outside", "outside", "outside the allocator: context, libraries", beside)
-    return Side("out-of-memory message", tuple(blocks), (*around, outside), "outside")
+    return Side("out-of-memory message", tuple(blocks), (*around, outside), "outside", said)
 
 
 def _of_script(said):
     """A script's rehearsal: by its snapshot where that is there, else by what its report says was held."""
     pairs = [(process, device) for process in said["processes"] for device in process["devices"]]
+    if not pairs:
+        raise ValueError("explain: a rehearsal without a process that used a GPU; allowed: one that has one")
     process, device = max(pairs, key=lambda pair: (bool(pair[0]["oom"]), pair[1]["requested"]))
     who = f"rehearsal of {' '.join(map(str, said['command']))}"
     if process["snapshot"] and os.path.exists(process["snapshot"]):

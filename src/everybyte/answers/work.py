@@ -221,7 +221,7 @@ def phase_loads(model: Model, setup: Setup) -> tuple[Load, Load]:
     asked: where nothing trains before a layer, backward has no product for its input.
     """
     setup = setup.of(model.own)
-    if setup.adapters:
+    if setup.adapters or setup.checkpointing in ("one-in-k", "second-products"):
         return _course_products(model, setup)
     tokens, (formed, width) = setup.batch * setup.sequence, _attention(model, setup)
     square = model.layers * 2 * setup.batch * model.heads * setup.sequence**2 * width

@@ -163,9 +163,10 @@ LOOPS: Mapping[LoopName, Loop] = MappingProxyType(
 OptimizerImpl = Literal["foreach", "loop", "fused"]
 Attention = Literal["eager", "flash"]
 Loss = Literal["plain", "chunked", "linear-cross-entropy"]
-Checkpointing = Literal["none", "full", "every-k", "selective", "operations"]
+Checkpointing = Literal["none", "full", "every-k", "selective", "operations", "one-in-k", "second-products"]
 Sharding = Literal["none", "zero1", "zero2", "zero3"]
 ShardingUnits = Literal["block", "block+ends", "model"]
+Resharding = Literal["usual", "root", "ends", "not-last"]
 Offload = Literal["none", "cpu"]
 Buckets = Literal["copies", "views"]
 MasterGradients = Literal["bf16", "fp32", "both"]
@@ -176,6 +177,7 @@ CHOICES = MappingProxyType(
         "precision": get_args(PrecisionName), "optimizer": get_args(OptimizerName), "optimizer_impl": get_args(OptimizerImpl),
         "attention": get_args(Attention), "loss": get_args(Loss), "master_gradients": get_args(MasterGradients),
         "checkpointing": get_args(Checkpointing), "sharding": get_args(Sharding), "sharding_units": get_args(ShardingUnits),
+        "resharding": get_args(Resharding),
         "offload": get_args(Offload), "buckets": get_args(Buckets), "quantization": get_args(Quantization),
         "loop": get_args(LoopName), "outputs": get_args(Outputs), "zero_grad": get_args(ZeroGrad), "clip": get_args(Clip),
     }

@@ -37,7 +37,7 @@ class Lora:
             layer but the output head. Of a `Model`: the blocks' `q`, `k`, `v`, `qkv`, `out`, `gate`, `up`, `down`, `router`, those
             that it has.
         dtype: of the adapters: `fp32`, as peft makes them by default, or `bf16` over 16-bit weights, as with
-            `autocast_adapter_dtype=False`.
+            `autocast_adapter_dtype=False`, or over 4-bit weights, as TRL casts them.
         base: the data type of the frozen weights; by default the precision's. `bf16` with `bf16-mixed`: the model is loaded in 16
             bits, and trained under autocast.
         dropout: peft's `lora_dropout`, probability in [0, 1) with which a number of what A is given becomes 0.
@@ -169,8 +169,11 @@ class Setup:
             buffer, or `both`.
         checkpointing: what is not saved and recomputed in backward: `none`; all of each block but its input (`full`),
             or of each segment of `checkpoint_every` blocks (`every-k`); attention, between the projections
-            (`selective`); all of a block but the results of matrix products and attention kernels (`operations`).
-        checkpoint_every: for `every-k`: blocks in a segment; the last one may be shorter.
+            (`selective`); all of a block but the results of matrix products and attention kernels (`operations`). And torchtitan's
+            two that it calls selective: all of the last of each `checkpoint_every` blocks (`one-in-k`); all of each block but
+            attention, reduce-scatters and the first, third, fifth ... matrix product without a bias (`second-products`).
+        checkpoint_every: for `every-k`: blocks in a segment; the last one may be shorter. For `one-in-k`: of how many blocks one is
+            recomputed.
         gpus: how many train one model, each on a batch of its own.
         sharding: what they divide: `none` (DDP, from two GPUs on); the optimizer's states (`zero1`); gradients and
             weights too (FSDP), which stay gathered through backward (`zero2`), or are freed after forward and gathered
@@ -178,6 +181,9 @@ class Setup:
         sharding_units: for FSDP: what is gathered at a time: each `block`, and the rest with the root; `block+ends`,
             each block, the token embedding, the last norm with the head, and the rest with the root; or the whole
             `model`.
+        resharding: for `zero3`: which units are freed after forward. `usual`: all but the root, and but norm and head of `block+ends`, as
+            PyTorch has it and torchtitan. The `root` too, as torchtune and accelerate have it (`reshard_after_forward=True`); norm and
+            head too (`ends`: torchtitan's `always`); or the last block neither (`not-last`: torchtitan's until 2025).
         replicas: for FSDP: how many groups of GPUs each divide the whole among them (HSDP); a divisor of `gpus`.
             offload: for FSDP: `cpu` keeps each GPU's share of weights, gradients and states in the memory of the CPU, which
             runs the optimizer; weights are copied to the GPU to be gathered, gradients back as they come.
@@ -220,6 +226,7 @@ class Setup:
     sharding: choices.Sharding = "none"
     gpus: int = 1
     sharding_units: choices.ShardingUnits = "block"
+    resharding: choices.Resharding = "usual"
     replicas: int = 1
     offload: choices.Offload = "none"
     no_sync: bool = False
@@ -327,6 +334,11 @@ class Setup:
     def segment(self) -> int:
         """Blocks that are checkpointed together, and that backward recomputes together; 0 for none."""
         return {"full": 1, "every-k": self.checkpoint_every}.get(self.checkpointing, 0)
+
+    @property
+    def cycle(self) -> int:
+        """Of how many blocks in a row no two need be checkpointed alike."""
+        return self.checkpoint_every if self.checkpointing == "one-in-k" else 1
 
     @property
     def dtypes(self) -> choices.Precision:

@@ -1,5 +1,6 @@
 """Write files atomically, and read foreign files within limits."""
 
+import ast
 import json
 import os
 import secrets
@@ -7,6 +8,7 @@ import stat
 import tomllib
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from importlib import resources
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -120,6 +122,18 @@ def parsed(text: str | bytes, **said) -> Any:
     if level:
         raise deep
     return found
+
+
+@cache
+def program(text: str) -> str:
+    """A source file of Python without its imports and docstrings: what a digest of it is of."""
+    lines = dict(enumerate(text.splitlines(), 1))
+    for node in ast.walk(ast.parse(text)):
+        said = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+        if isinstance(node, ast.Import | ast.ImportFrom) or said:
+            for number in range(node.lineno, node.end_lineno + 1):
+                lines.pop(number, None)
+    return "\n".join(line for line in lines.values() if line.strip())
 
 
 def toml(package: str, name: str) -> dict[str, Any]:

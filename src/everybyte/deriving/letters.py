@@ -32,7 +32,8 @@ from ..dryrun import Trace, Workload, count
 from ..dryrun.interrupts import BetweenOperations
 from ..dryrun.tracker import Tracker, sole_holder
 from ..dryrun.workload import as_tuple
-from ..reference import FAMILIES, gpt, llama
+from ..reference import gpt, llama
+from ..reference.saving import built
 from ..reference.step import DTYPES, random_batch
 from ..rules import LETTERS, check
 from ..step.course import MARKS, PHASES
@@ -192,7 +193,7 @@ def _made(model, shape, setup):
     with ExitStack() as stack:
         stack.callback(torch.set_default_dtype, torch.get_default_dtype())
         torch.set_default_dtype(DTYPES[setup.dtypes.weights])
-        module = FAMILIES[model.family](shape, setup)
+        module = built(shape, setup)
     module.to = lambda *_: module
     grouped = model.kv_heads < model.heads  # a bool, where letters compare to one that no kernel takes
     for child in module.modules():

@@ -152,7 +152,7 @@ class _Solving:
         layers, period = self.subject.layers, self.subject.period
         if layers is None:
             return [None]
-        self.period = period = lcm(period, max(1, self.setup.segment))
+        self.period = period = lcm(period, max(1, self.setup.segment), self.setup.cycle)
         first = layers % period or period
         while first < max(self.subject.least, self.setup.segment) or (self.subject.sketch and first < period):
             first += period

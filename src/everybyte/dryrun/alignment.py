@@ -1,6 +1,5 @@
 """The book's reference models with the losses of alignment (`reference/objectives`): a step, and a frozen model's pass."""
 
-from collections.abc import Callable
 from contextlib import nullcontext
 from functools import partial
 from typing import cast
@@ -11,8 +10,8 @@ from torch import nn
 from ..ask.objectives import Objective, Scorer
 from ..ask.setup import Setup
 from ..catalog import Model
-from ..reference import FAMILIES
 from ..reference.objectives.losses import LOSSES, Scores, TokenLogProbabilities, WithReference
+from ..reference.saving import built
 from ..reference.step import DTYPES
 from .inference import Counted, counted, without_gradients
 from .tracker import Tracker
@@ -22,8 +21,7 @@ from .workload import Workload, of_reference
 def _built(model: Model | Scorer, setup: Setup, loss: nn.Module) -> nn.Module:
     """The reference's module of a model, or of a `Scorer`, with another loss."""
     body = model.model if isinstance(model, Scorer) else model
-    family: Callable = FAMILIES[cast(str, body.family)]
-    module = family(body if body is model else body.replace(tied=False), setup)
+    module = built(body if body is model else body.replace(tied=False), setup)
     if body is not model:
         module.head = nn.Linear(body.width, 1, bias=False)
     module.loss = loss

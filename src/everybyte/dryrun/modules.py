@@ -15,7 +15,7 @@ from ..ask.objectives import Objective
 from ..ask.setup import Setup
 from ..catalog import Model
 from ..common import checks
-from ..reference import FAMILIES
+from ..reference.saving import built
 from ..reference.step import random_batch
 from ..rules import PIPELINE, TENSOR, check
 from . import alignment, hugging_face
@@ -110,7 +110,7 @@ def _of_ours(model, setup, rank):
         from .divided import workload as divided  # PyTorch's pipelines take half a second to import
 
         return divided(model, setup, rank)
-    return of_reference(FAMILIES[model.family], random_batch(model.vocabulary, setup, "meta"), setup, model)
+    return of_reference(built, random_batch(model.vocabulary, setup, "meta"), setup, model)
 
 
 def _of_config(config, setup, batch, model=None):

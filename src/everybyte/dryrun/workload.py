@@ -13,8 +13,9 @@ from ..ask.choices import OWN
 from ..ask.setup import Setup
 from ..catalog import Model
 from ..reference import Trainer
-from ..reference.adapters import adapted, as_it_is, base_parameters
+from ..reference.adapters import as_it_is, base_parameters
 from ..reference.loops.running import trainer_of
+from ..reference.saving import with_adapters
 from ..reference.step import DTYPES
 from ..step.witness import Counted
 from . import hugging_face
@@ -67,7 +68,7 @@ class Workload:
         if not any(p.requires_grad for p in module.parameters()):
             raise refused(f"{type(module).__name__} has no parameter to train", "one or more")
         with _uncast(module) if self.as_loaded else nullcontext():
-            return adapted(module, self.setup)
+            return with_adapters(module, self.setup)
 
     def counted(self, module: nn.Module) -> Model | Counted:
         """The `model` of the trace."""

@@ -1,5 +1,6 @@
 """Find in a snapshot what grows from step to step, and which tensors keep segments from going back to the driver."""
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
@@ -86,10 +87,10 @@ def grown(events: Sequence, begins: Sequence[int], standing: dict[int, Made], si
         return []
     usual = median(_between(begins)[1:] or _between(begins))
     whole = len(events) - begins[-1] >= 0.9 * usual  # else it died in the middle of a step
-    counted = list(range(len(begins) - 1 if whole else len(begins) - 2))
+    counted = range(len(begins) - 1 if whole else len(begins) - 2)
     portions: dict[tuple[str, str], dict[int, list[int]]] = {}
     for number, made in standing.items():
-        step = sum(begin <= number for begin in begins) - 1
+        step = bisect_right(begins, number) - 1
         if step in counted and made.part != "workspace":
             portions.setdefault((made.where, made.part), {}).setdefault(step, []).append(sizes[number])
     rows = []

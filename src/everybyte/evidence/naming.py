@@ -34,7 +34,7 @@ _PACKAGES = "torch|transformers|accelerate|peft|trl|diffusers|deepspeed|lightnin
 _LIBRARY = re.compile(
     r"(?:^|/)(?:site|dist)-packages/|(?:^|/)lib(?:64)?/python3[.\d]*/|^python3[.\d]*/|/Python3\d*/[Ll]ib/|^<(?!ipython)|^\?\?|"
     rf"^(?:{_PACKAGES})/|(?:^|/)torch/(?:nn|optim|autograd|distributed|utils|_dynamo|_inductor|_functorch|_tensor)|"
-    r"(?:^|/)everybyte/rehearsal/"
+    r"(?:^|/)everybyte/rehearsal/|/torchinductor_"
 )
 _PYTHON = re.compile(r"\.py$|^<ipython")
 #: A library that asks PyTorch's allocator for scratch -> its function in C++. Source: PyTorch 2.13, `CublasHandlePool.cpp`, `Conv_v8.cpp`,
@@ -139,7 +139,7 @@ class Names:
 
     def __init__(self, events: Sequence, frames: Sequence[Frames | None], start: dict[int, tuple[int, Frames | None]]):
         self._events, self._frames = events, frames
-        self._known: dict[tuple[int, ...], tuple[str, str, tuple | None]] = {}  # frames are shared among events
+        self._known: dict[tuple[int, ...], tuple[str, str, tuple | None, str]] = {}  # frames are shared among events
         self._freed = self._lives()
         outermost = Counter(place for f in frames if f and (place := self._of(f)[2]))
         self._main = max(outermost, key=lambda place: outermost[place], default=None)
@@ -149,16 +149,16 @@ class Names:
         self.first = {address: self._standing(*of) for address, of in start.items()}
 
     def _of(self, frames):
-        """(where, part, the outermost frame of Python) of frames."""
+        """(where, part, the outermost frame of Python, whose workspace) of frames."""
         key = tuple(map(id, frames))  # of another list of the same frames too
         if key not in self._known:
             last = next((f for f in reversed(frames) if _PYTHON.search(_file(f))), None)
             outer = (last.get("filename"), last.get("name")) if last else None
-            self._known[key] = where(frames), part(frames), outer
+            self._known[key] = where(frames), part(frames), outer, workspace(frames)
         return self._known[key]
 
     def _named(self, frames):
-        line, what, _ = self._of(frames)
+        line, what, *_ = self._of(frames)
         return Made(line, what, frames)
 
     def _lives(self):
@@ -200,9 +200,10 @@ class Names:
     def of(self, number: int) -> Made:
         """The name of the block that an event allocates."""
         frames = self._frames[number]
-        if frames and (named := workspace(frames)) or number in self.scratch:
-            return Made(named if frames and named else "cuBLAS's workspace", "workspace", frames)
-        if frames and any(_PYTHON.search(_file(f)) for f in frames):
+        _, _, outer, named = self._of(frames) if frames else ("", "", None, "")
+        if named or number in self.scratch:
+            return Made(named or "cuBLAS's workspace", "workspace", frames)
+        if frames and outer:
             return self._named(frames)
         if not self.ours:  # nobody's frames were recorded
             return Made("no frames were recorded", "other", frames)

@@ -1,6 +1,5 @@
 """Files of measurements: one line each, with a checksum, checked when read."""
 
-import ast
 import hashlib
 import json
 import os
@@ -26,19 +25,8 @@ def fingerprint(folder: Path = REFERENCE) -> str:
     digest = hashlib.sha256()
     for path in sorted([*folder.glob("*.py"), *folder.glob("*.txt")]):
         text = path.read_text(encoding="utf-8")
-        digest.update(f"{path.name}\n{_done(text) if path.suffix == '.py' else text}\n".encode())
+        digest.update(f"{path.name}\n{files.program(text) if path.suffix == '.py' else text}\n".encode())
     return digest.hexdigest()
-
-
-def _done(source):
-    """A source file without its imports and docstrings."""
-    lines = dict(enumerate(source.splitlines(), 1))
-    for node in ast.walk(ast.parse(source)):
-        said = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
-        if isinstance(node, ast.Import | ast.ImportFrom) or said:
-            for number in range(node.lineno, node.end_lineno + 1):
-                lines.pop(number, None)
-    return "\n".join(line for line in lines.values() if line.strip())
 
 
 def unmeasured(status: str, reason: str, model: Model, setup: Setup, device: dict, rounding: int = 512) -> Measurement:

@@ -22,10 +22,11 @@ import torch.distributed as dist
 from .. import units
 from ..ask.setup import Setup
 from ..catalog import Model
-from ..reference import FAMILIES, GPT
-from ..reference.adapters import adapted, as_it_is, package
+from ..reference import GPT
+from ..reference.adapters import as_it_is, package
 from ..reference.loops.running import trainer_of
 from ..reference.mesh.context import placed
+from ..reference.saving import built, with_adapters
 from ..reference.splitting import divided_loss
 from ..reference.step import DTYPES
 from ..reference.text import text_batch
@@ -245,7 +246,7 @@ class _Session:
         """The model on the device, the same at every call."""
         torch.manual_seed(self.recipe.seed if self.recipe else 0)
         with torch.device(self.meter.device):
-            module = FAMILIES[self.model.family](self.model, self.setup)
+            module = built(self.model, self.setup)
             return module.initialize() if isinstance(module, GPT) else module
 
     def pretrained(self):
@@ -267,7 +268,7 @@ class _Session:
         module = self.module()
         if learned:
             module.load_state_dict(learned)
-        module = adapted(module, self.setup)
+        module = with_adapters(module, self.setup)
         kind = trainer_of
         if self.setup.mesh.context > 1:
             from ..reference.mesh.trainer import MeshTrainer as kind  # with PyTorch's pipelines

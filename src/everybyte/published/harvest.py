@@ -15,7 +15,7 @@ from pathlib import Path
 from .. import units
 from ..catalog import gpu
 from ..catalog.outside import context
-from ..common import checks
+from ..common import checks, files
 
 HERE = Path(__file__).parent
 #: What was measured: of PyTorch's allocator at most; of it after a step; of the whole GPU, context included; whether it ran at all.
@@ -54,15 +54,15 @@ class Run:
         if bool(self.script) == bool(self.model):
             raise ValueError(f"run: script {self.script!r}, model {self.model!r}; allowed: one of them")
         if self.script:
-            checks.one_of("run", "script", self.script, sorted(p.name for p in (HERE / "scripts").glob("*.py")))
+            checks.one_of("run", "script", self.script, sorted(p.name for p in (HERE / "scripts").glob("[a-z]*.py")))
         checks.whole("run", "gpus", self.gpus, 1, 2**20)
         checks.whole("run", "steps", self.steps, 0, 100)
         gpu(self.gpu)
 
     @property
     def key(self) -> str:
-        """A digest of what the run says and of its script: a prediction is of what still has it."""
-        source = (HERE / "scripts" / self.script).read_text(encoding="utf-8") if self.script else ""
+        """A digest of what the run says and of its script, with what that imports of ours: a prediction is of what still has it."""
+        source = _source(self.script) if self.script else ""
         said = {name: value for name, value in asdict(self).items() if value}
         return hashlib.sha256(json.dumps([said, source], sort_keys=True).encode()).hexdigest()[:16]
 
@@ -70,6 +70,14 @@ class Run:
     def bytes(self) -> int | None:
         """Of the GPU's memory, where the record says another than the catalog's."""
         return int(units.parse(self.memory)) if self.memory else None
+
+
+def _source(script):
+    """What a script does, without docstrings; after it the files of `scripts/` that it imports, whose names begin with `_`."""
+    text = (HERE / "scripts" / script).read_text(encoding="utf-8")
+    return files.program(text) + "".join(
+        _source(f"{name}.py") for name in re.findall(r"^from (_\w+) import", text, re.M)
+    )
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
 from statistics import median, quantiles
+from threading import Lock
 
 from ..answers.headroom import Headroom
 from ..ask.setup import Setup
@@ -21,6 +22,8 @@ from .harvest import FIDELITIES, HERE, Predicted, Record, Run, corpus
 STORE = HERE / "predicted.jsonl"
 #: How near a prediction is to count as the published number, beside printing: one part in a hundred.
 NEAR = 0.01
+#: Dry runs have PyTorch's process group, and a process has one.
+_ONE = Lock()
 
 
 def predict(run: Run) -> Predicted:
@@ -30,7 +33,11 @@ def predict(run: Run) -> Predicted:
         ValueError: where there is no environment of rehearsals, and where the script fails.
     """
     start = time.monotonic()
-    said = _rehearsed(run) if run.script else _counted(run)
+    if run.script:
+        said = _rehearsed(run)
+    else:
+        with _ONE:
+            said = _counted(run)
     return Predicted(key=run.key, seconds=round(time.monotonic() - start, 1), **said)
 
 
@@ -55,7 +62,7 @@ def _rehearsed(run):
     device = found.processes[0]["devices"][0]
     return {
         "witness": "rehearse", "torch": found.processes[0]["torch"], "oom": found.oom, "allocated": device["allocated"],
-        "reserved": device["reserved"], "states": device["phases"].get("after_step", 0),
+        "reserved": device["reserved"], "states": device["standing"],
     }  # fmt: skip
 
 
@@ -162,6 +169,15 @@ def published(
     return Beside(wanted, {each.key: there.get(each.key) for r in wanted.values() for each in r.runs}, faults)
 
 
+def measured(*words: str) -> Table:
+    """What others measured in runs whose records have one of these words, beside what is kept of their predictions: nothing is run.
+
+    Raises:
+        ValueError: where no record has the words.
+    """
+    return published(words, run=False).listed()
+
+
 def _write(path, kept):
     """The store, whole: runs that no record has go."""
     order = [each.key for r in corpus().values() for each in r.runs]
@@ -218,7 +234,7 @@ class Beside(Shown):
     def _row(self, source, fidelity, ids):
         shares = [share for id in ids if (share := self.off(id)) is not None]
         sizes, marks = sorted(map(abs, shares)), [self.right(id) for id in ids if not self.records[id].stated]
-        said = [f"{value:.2%}" for value in (median(sizes), _tenth(sizes), max(sizes))] if sizes else ["–"] * 3
+        said = [f"{value:.2%}" for value in (median(sizes), ninth(sizes), max(sizes))] if sizes else ["–"] * 3
         judged = [mark for mark in marks if mark is not None]
         return (source, fidelity, len(ids), len(shares) + len(judged), sum(share == 0 for share in shares),
                 sum(size <= NEAR for size in sizes), *said, f"{sum(judged)} of {len(judged)}" if marks else "–")  # fmt: skip
@@ -261,6 +277,6 @@ def _number(stated):
     return float(stated.split()[0].replace(",", ""))
 
 
-def _tenth(sizes):
+def ninth(sizes):
     """What nine of ten do not exceed."""
     return quantiles(sizes, n=10, method="inclusive")[-1] if len(sizes) > 1 else sizes[0]

@@ -4,11 +4,13 @@ No time passes on a GPU that does nothing, so whatever is timed is a tie. The fi
 where times are equal.
 """
 
+import functools
 import importlib.util
 import os
 import sys
 
 from .. import units
+from . import others
 
 #: The folders of Triton's and Inductor's caches.
 TRITON, INDUCTOR = "TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR"
@@ -28,14 +30,32 @@ def hooks() -> dict:
             os.environ[INDUCTOR] = folder
 
     return {
-        "torch._dynamo.trace_rules": lambda rules: rules.add(
-            "everybyte.rehearsal.sizes"
-        ),  # not a part of what is compiled
+        "torch._dynamo.trace_rules": leave_out,
         "triton.runtime.autotuner": first_that_runs,
+        "triton.runtime.jit": note_what_is_written,
         "torch._inductor.runtime.benchmarking": count_benchmarks,
         "torch._inductor.runtime.cache_dir_utils": own_folder,
         "torch._inductor.fx_passes.pad_mm": lambda pad_mm: choose_padding(pad_mm, padded),
     }
+
+
+def leave_out(rules) -> None:
+    """Have Dynamo compile none of what decides sizes: it is called by operators, and no part of the script."""
+    for name in ("sizes", "followed", "known", "reads"):
+        rules.add(f"everybyte.rehearsal.{name}")
+
+
+def note_what_is_written(jit) -> None:
+    """Have Triton's kernels make unknown the constants that they are given: one may be what they write into."""
+    run = jit.JITFunction.run
+
+    @functools.wraps(run)
+    def _run(self, *args, **kwargs):
+        for content in others.contents:
+            content.written([*args, *kwargs.values()])
+        return run(self, *args, **kwargs)
+
+    jit.JITFunction.run = _run
 
 
 def first_that_runs(autotuner) -> None:

@@ -4,6 +4,7 @@ A node's line is noted as it is made, where PyTorch's anomaly mode notes a stack
 NaN, and off in backward. Source: PyTorch, `torch/csrc/autograd/function.h` (`Node`), `python_anomaly_mode.cpp`.
 """
 
+import importlib
 import sys
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator
@@ -12,6 +13,9 @@ from functools import cache
 from typing import Any
 
 from . import history
+
+#: How many nodes are remembered at least: those of the last steps.
+MOST = 100_000
 
 
 class Nodes:
@@ -25,7 +29,7 @@ class Nodes:
         self.torch, self.counts = torch, counts
         self.began: dict[int, list[int]] = {}
         self.named: dict[int, list[dict | None]] = {}
-        traces = torch.fx.traceback
+        traces = importlib.import_module("torch.fx.traceback")
         original = traces.format_stack
 
         def format_stack():
@@ -74,6 +78,8 @@ class Nodes:
             else:
                 began.append(count)
                 named.append(one)
+            if len(began) > 2 * MOST:
+                del began[:MOST], named[:MOST]
 
     def of(self, device: int, allocation: int) -> dict | None:
         """The `node` that made an allocation of that number, and the line in `forward` that made the node; None outside of backward."""
@@ -91,6 +97,15 @@ def graph(roots: Iterable) -> list:
                 found[node] = None
                 waiting.append(node)
     return list(found)
+
+
+#: What the report says where `saved` finds nothing.
+UNTOLD = "of the parts at the peak, what is saved for backward stands among other: this PyTorch does not tell whether a hook has packed it"
+
+
+def tells(torch) -> bool:
+    """Whether PyTorch tells what a node has saved without calling hooks; 2.6 does not."""
+    return hasattr(torch._C._autograd.SavedTensor, "data")
 
 
 @cache

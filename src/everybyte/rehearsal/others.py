@@ -6,9 +6,16 @@ from collections.abc import Callable
 
 
 def one_sequence_a_row(masks) -> str:
-    """Tell Hugging Face's models that no row packs several sequences: they would read that off positions, which are zeros here."""
-    masks.find_packed_sequence_indices = lambda position_ids: None
-    return "rows of tokens are taken for one sequence each: what tells packed ones apart would be read as 0"
+    """Tell Hugging Face's models that no row packs several sequences, where they would read that off positions that are zeros here."""
+    find = masks.find_packed_sequence_indices
+
+    def find_packed_sequence_indices(position_ids):
+        from torch.compiler import is_compiling
+
+        return None if is_compiling() or not known(position_ids) else find(position_ids)
+
+    masks.find_packed_sequence_indices = find_packed_sequence_indices
+    return "rows of tokens are taken for one sequence each, unless the script brings their positions: what tells packed ones apart would be read as 0"
 
 
 def by_length(generation) -> str:
@@ -30,6 +37,15 @@ def by_length(generation) -> str:
 
 #: Module -> what is called with it after its import, and says what it did.
 TOLD = {"transformers.masking_utils": one_sequence_a_row, "transformers.generation.utils": by_length}
+
+#: What is known of tensors on the GPU, where it is followed: one `known.Known`.
+contents: list = []
+
+
+def known(tensor) -> bool:
+    """Whether what is read of a tensor is its content."""
+    return not tensor.is_cuda or any(content.of(tensor) is not None for content in contents)
+
 
 #: How many rows masks find, where a rule says so: the innermost one's.
 counted: list[int] = []

@@ -5,6 +5,7 @@ An owner is asked which tensors it has at a moment; a tensor's address and the n
 
 import functools
 import gc
+import importlib
 import weakref
 from bisect import bisect_right
 from collections import Counter, deque
@@ -20,8 +21,9 @@ LOOKS, WORKSPACES = 256, 2
 def blocks(tensor) -> Iterator[tuple[int, int]]:
     """(device, address) of what a tensor stands in; of a tensor that is made of others, theirs. Nothing where it is on no GPU."""
     if (parts := getattr(type(tensor), "__tensor_flatten__", None)) and not hasattr(tensor, "fake_mode"):
-        for name in parts(tensor)[0]:
-            yield from blocks(getattr(tensor, name))
+        for one in (getattr(tensor, name) for name in parts(tensor)[0]):
+            if hasattr(one, "untyped_storage"):  # a DTensor's mesh is none
+                yield from blocks(one)
     elif tensor.device.type == "cuda" and not hasattr(tensor, "fake_mode"):
         storage = tensor.untyped_storage()
         if storage.nbytes():
@@ -52,7 +54,7 @@ class Owners:
 
     def _watch_checkpoints(self):
         """Note the inputs of what is checkpointed: no node of the graph saves them."""
-        checkpoints = self.torch.utils.checkpoint
+        checkpoints = importlib.import_module("torch.utils.checkpoint")
         frame, older = getattr(checkpoints, "_CheckpointFrame", None), getattr(checkpoints, "_NoopSaveInputs", None)
         holder, name = (frame, "save_inputs") if hasattr(frame, "save_inputs") else (older, "setup_context")
         if holder is None:

@@ -1,5 +1,6 @@
 """Ranks in a rehearsal, whose collectives move nothing: several processes, or one that is alone among many."""
 
+import functools
 import json
 import re
 import sys
@@ -10,6 +11,11 @@ from .objects import Exchange, only_there
 
 #: The backend in place of gloo, for groups on the CPU, where a process is alone.
 NOBODY = "nobody"
+#: Collectives whose first argument, a tensor or several, is written.
+WRITE_FIRST = (
+    "all_reduce", "reduce", "all_gather", "all_gather_into_tensor", "reduce_scatter", "reduce_scatter_tensor", "scatter", "recv",
+    "all_to_all", "all_to_all_single",
+)  # fmt: skip
 #: How this process talks to others, where there are several.
 _exchanges: list[Exchange] = []
 
@@ -71,6 +77,27 @@ def together(torch, note: Callable[[str], None]) -> None:
     for module in (torch.distributed, c10d):
         for instead in (broadcast, isend, irecv, batch_isend_irecv):
             setattr(module, instead.__name__, instead)
+
+
+def forget_what_is_exchanged(torch, known) -> None:
+    """Have collectives make unknown what they write, where there are several ranks."""
+    from torch.distributed import distributed_c10d as c10d
+
+    def forgetting(original):
+        @functools.wraps(original)
+        def exchange(*args, **kwargs):
+            if not torch.compiler.is_compiling() and known.kept and c10d.get_world_size() > 1:
+                first = next(iter([*args, *kwargs.values()]), ())
+                for one in [first] if torch.is_tensor(first) else first:
+                    known.forget(one)
+            return original(*args, **kwargs)
+
+        return exchange
+
+    for name in WRITE_FIRST:
+        exchange = forgetting(getattr(c10d, name))
+        for module in (torch.distributed, c10d):
+            setattr(module, name, exchange)
 
 
 def pipelines(schedules) -> None:

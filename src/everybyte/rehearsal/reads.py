@@ -8,6 +8,7 @@ import traceback
 from collections import Counter
 
 from . import history
+from .known import KINDS
 
 #: Seconds without an optimizer step, and reads by one line, after which a loop is taken to wait for the GPU; lines that are told.
 PATIENCE, MANY, TOLD = 60.0, 1000, 5
@@ -64,7 +65,7 @@ class Lines:
     def __init__(self):
         self.counts: Counter[tuple[str | None, str | None]] = Counter()
         self.sizes: dict[
-            tuple[str, bool], dict
+            tuple[str, str], dict
         ] = {}  # of lines whose sizes data decide: how often, and the most that was found
         self.since, self._warned = time.monotonic(), False
         self._call = ctypes.CFUNCTYPE(None)(self._read)  # kept: C has no reference of its own
@@ -80,19 +81,20 @@ class Lines:
         """An optimizer has taken a step."""
         self.since = time.monotonic()
 
-    def sized(self, found: int | None, of: int | None, routed: bool) -> None:
-        """Data decided a size: so many were `found` of so many, `routed` where a router's choice said so; None where that was read."""
+    def sized(self, found: int | None, of: int | None, by: str) -> None:
+        """Data decided a size: so many were `found` of so many, None where that was read; by what, of `known.KINDS`."""
         line, inner = here()
         at = inner or line or "backward"
-        empty = {"line": at, "routed": routed, "times": 0, "found": found, "of": of}
-        told = self.sizes.setdefault((at, routed), empty)
+        empty = {"line": at, "by": by, "times": 0, "found": found, "of": of}
+        told = self.sizes.setdefault((at, by), empty)
         told["times"] += 1
         if found is not None and found >= (told["found"] or 0):
             told["found"], told["of"] = found, of
 
     def sized_at(self) -> list[dict]:
-        """The lines at which data decided most sizes."""
-        return sorted(self.sizes.values(), key=lambda told: -told["times"])[:TOLD]
+        """The lines at which data decided most sizes, so many for each kind of data."""
+        ordered = sorted(self.sizes.values(), key=lambda told: -told["times"])
+        return [told for kind in KINDS for told in [one for one in ordered if one["by"] == kind][:TOLD]]
 
     def told(self) -> list[dict]:
         """The lines with the most reads."""

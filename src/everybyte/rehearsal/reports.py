@@ -56,7 +56,7 @@ def _checked(said):
     for line in said["read_at"]:
         _check_fields("read_at.", line if isinstance(line, dict) else {}, {"reads": int})
     for line in said["sized_at"]:
-        _check_fields("sized_at.", line if isinstance(line, dict) else {}, {"line": str, "routed": bool, "times": int})
+        _check_fields("sized_at.", line if isinstance(line, dict) else {}, {"line": str, "by": str, "times": int})
     for group in said["groups"]:
         _check_fields("groups.", group if isinstance(group, dict) else {}, _OF_GROUP)
         if min(group["ranks"], group["apart"]) < 1:

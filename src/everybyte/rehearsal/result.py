@@ -11,7 +11,7 @@ from ..catalog import Gpu, Model
 from ..common import children
 from ..common.tables import Shown, Table, sized
 from ..evidence import snapshot
-from . import history, host, outside, reports
+from . import history, host, known, outside, reports
 from .timeline import Owned, Timeline, of_peak, owned
 
 #: What no rehearsal can know, said beside its numbers.
@@ -19,7 +19,7 @@ UNKNOWN = (
     "no time means anything",
     "what CUDA and NCCL take outside PyTorch's allocator is not in these numbers",
     "off: cuDNN (its attention and convolutions are asked for by rule, its recurrent cells are not), and what a CUDA graph does as it is replayed",
-    "all that is read from the GPU is 0: losses, norms, and what a script decides by them",
+    "all that kernels would compute is read as 0: losses, norms, and what a script decides by them",
 )
 
 
@@ -276,7 +276,7 @@ class ScriptRehearsal(Shown):
         """Where data decided a size, in words."""
         took = {0: "no rows", 1: "all rows"}.get(self.rows, f"{self.rows:.0%} of the rows")
         more = ": a GPU finds more, or fewer" if self.rows < 1 else ": a GPU finds no more, and --rows SHARE fewer"
-        masks, routed = self._sizes(routed=False), self._sizes(routed=True)
+        masks, routed, brought = (self._sizes(kind) for kind in (known.MASK, known.ROUTER, known.DATA))
         sent = {"balanced": "as many tokens to each expert", "worst": "all tokens to the first experts"}[self.routing]
         other = "worst" if self.routing == "balanced" else "balanced"
         return [
@@ -286,12 +286,17 @@ class ScriptRehearsal(Shown):
                 if routed
                 else []
             ),
+            *(
+                [f"whole numbers that the script brings, and what it computes of them, are as on a GPU: at {brought}"]
+                if brought
+                else []
+            ),
         ]
 
-    def _sizes(self, routed):
-        """Lines at which data decided sizes, with the most that was found there; by what a router chose, or without it."""
+    def _sizes(self, kind):
+        """Lines at which data of a kind decided sizes, with the most that was found there."""
         found = {}
-        for said in (said for process in self.processes for said in process["sized_at"] if said["routed"] == routed):
+        for said in (said for process in self.processes for said in process["sized_at"] if said["by"] == kind):
             times, most, of = found.get(said["line"], (0, -1, None))
             most, of = max(
                 (most, of), (said["found"] if said["found"] is not None else -1, said["of"]), key=lambda pair: pair[0]

@@ -125,7 +125,7 @@ class _Watched:
     def __init__(self, torch, told):
         self.torch, self.told, self.steps, self.notes = torch, told, 0, []
         self.pid, self.began, self.writing = os.getpid(), time.time_ns(), threading.Lock()
-        self.marks, self.best, self.phases, self.instant, self.oom = {}, {}, {}, {}, None
+        self.marks, self.best, self.phases, self.standing, self.instant, self.oom = {}, {}, {}, {}, {}, None
         self.highest, self.backward_line, self.snapshot, self.pools = {}, None, None, 0
         self.stages, self.stopped, self.lost, self.ended = {}, None, None, False
         self.backward_runs, self.interrupted, self.leave = False, (0, None), os._exit
@@ -133,6 +133,8 @@ class _Watched:
         self.last_step = int(told.get(STEPS) or 0)
         self.nodes = nodes.Nodes(torch, self._allocations)
         self.owners = owners.Owners(torch, int(told.get(WORKSPACE) or 0))
+        if not nodes.tells(torch):
+            self._note(nodes.UNTOLD)
         others.without_cudnn(torch)
         others.normal_without_a_look(torch)
         torch.cuda._lazy_call(self._begin)
@@ -292,12 +294,13 @@ class _Watched:
         return range(cuda.device_count()) if cuda.is_initialized() else ()
 
     def _mark(self, moment):
-        """Note a moment: live bytes, and how many allocations there have been."""
+        """Note a moment: live bytes, requested and in blocks, and how many allocations there have been."""
         for device in self._devices():
             stats = self.torch.cuda.memory_stats(device)
             if stats:
                 self.marks.setdefault(device, []).append((moment, stats["allocation.all.allocated"]))
                 self.phases.setdefault(device, {})[moment] = stats["requested_bytes.all.current"]
+                self.standing[device] = stats["allocated_bytes.all.current"]
 
     @contextlib.contextmanager
     def stage(self, name):
@@ -507,7 +510,7 @@ class _Watched:
             "devices": [
                 {"device": d, "name": torch.cuda.get_device_name(d), "memory": torch.cuda.get_device_properties(d).total_memory,
                  **highest, "retries": torch.cuda.memory_stats(d)["num_alloc_retries"],
-                 "phases": self.phases.get(d, {}), "stages": self.stages.get(d, {}), "peak": self.instant.get(d)}
+                 "phases": self.phases.get(d, {}), "standing": self.standing.get(d, 0), "stages": self.stages.get(d, {}), "peak": self.instant.get(d)}
                 for d, highest in used.items()
             ],
             "packages": packages(self.told.get(PACKAGES, "").split()),

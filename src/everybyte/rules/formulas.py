@@ -50,6 +50,7 @@ SPOKEN = (
     ),
     Rule("precision", lambda s, m: s.precision in LIBRARIES, ", of which formulas do not speak", instead=BUDGET),
     only("optimizer_in_backward", False, why=", of which formulas do not speak", instead=BUDGET),
+    only("resharding", "usual", why=", of which formulas do not speak", instead=BUDGET),
     only("loss", "plain", "chunked", why=", of which formulas do not speak", instead=BUDGET),
 )
 #: Of the book's own code; of any architecture that it builds; of what stands on one GPU that trains by itself.

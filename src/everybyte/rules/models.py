@@ -171,7 +171,9 @@ _RING = table(
     when=lambda s, m: s.mesh.context > 1 and s.dtypes.compute == "fp32",
 )  # fmt: skip
 _SIZES = table(
-    Rule("checkpoint_every", lambda s, m: s.segment > m.layers, "is more than the {m.layers} blocks of {m.name}",
+    Rule("checkpointing", lambda s, m: s.checkpointing == "second-products" and m.experts,
+         "with {m.name}, of whose experts torchtitan's list of what is saved differs from release to release", "others"),
+    Rule("checkpoint_every", lambda s, m: max(s.segment, s.cycle) > m.layers, "is more than the {m.layers} blocks of {m.name}",
          "1 to {m.layers}"),
     Rule("sequence", lambda s, m: m.positions and s.sequence > m.positions,
          "is more than the {m.positions} positions of {m.name}", "1 to {m.positions}"),

@@ -37,7 +37,9 @@ def _near(s):
 
 def _dtypes(s):
     """Data types of adapters."""
-    if s.quantization != "none" or s.base_dtype == "fp32":
+    if s.quantization != "none":
+        return ("fp32", "bf16") if s.dtypes.compute == "bf16" else ("fp32",)
+    if s.base_dtype == "fp32":
         return ("fp32",)
     return ("bf16",) if s.dtypes.master else ("fp32", "bf16")
 
@@ -52,7 +54,7 @@ def _over(s):
 _USUAL = table(
     needs("master_gradients", "bf16", "precision", "bf16-master"),
     needs("loss_chunks", 8, "loss", "chunked"),
-    needs("checkpoint_every", 2, "checkpointing", "every-k"),
+    needs("checkpoint_every", 2, "checkpointing", "every-k", "one-in-k"),
     Rule("optimizer_impl", lambda s: s.optimizer_impl not in OPTIMIZERS[s.optimizer].impls,
          "is none of {s.optimizer}'s", lambda s: ", ".join(OPTIMIZERS[s.optimizer].impls)),
     Rule("optimizer", _not_sharded, lambda s: f"with sharding {s.sharding!r}: {_not_sharded(s)}", _sharded),
@@ -128,6 +130,10 @@ _GPUS = table(
     Rule("no_sync", lambda s: s.no_sync and not (s.fsdp and s.accumulation > 1),
          lambda s: f"needs {FSDP} and accumulation from 2 on, not {s.sharding!r} and {s.accumulation}", "False"),
     needs("sharding_units", "block", "sharding", "zero2", "zero3"),
+    needs("resharding", "usual", "sharding", "zero3"),
+    Rule("resharding", lambda s: s.resharding == "ends" and s.sharding_units != "block+ends", "needs sharding_units 'block+ends', not {s.sharding_units!r}"),
+    Rule("resharding", lambda s: s.resharding == "not-last" and s.sharding_units == "model", "needs sharding_units 'block' or 'block+ends', not 'model'"),
+    Rule("resharding", lambda s: s.resharding != "usual" and s.mesh.pipeline > 1, BESIDE_MESH, "'usual', or no pipeline"),
     needs("replicas", 1, "sharding", "zero2", "zero3"),
     needs("offload", "none", "sharding", "zero2", "zero3"),
     Rule("replicas", lambda s: s.replicas > 1 and s.sharers % s.replicas,

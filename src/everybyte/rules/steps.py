@@ -8,6 +8,9 @@ from ..catalog.decoders import decoder, untrained
 from .row import Rule, Unlike, only, table
 from .setups import FSDP
 
+#: Checkpointing that saves the results of some operations.
+_KEEPS = ("operations", "second-products")
+
 
 def _split(s):
     return s.mesh.schedule in SPLIT
@@ -34,7 +37,9 @@ PIPELINE = (
     *table(
         Rule("Mesh.schedule", lambda s: _split(s) and (s.mesh.size > s.mesh.pipeline or s.mesh.expert > 1 or s.ddp),
              _beside, "schedules whose is not"),
-        Rule("checkpointing", lambda s: _split(s) and s.checkpointing == "operations",
+        Rule("checkpointing", lambda s: s.checkpointing == "one-in-k",
+             "with mesh {s.mesh}, whose stages begin in the midst of such blocks, is not derived", "'none', 'full', or no pipeline"),
+        Rule("checkpointing", lambda s: _split(s) and s.checkpointing in _KEEPS,
              "with mesh {s.mesh}, whose backward is divided: PyTorch runs a block's backward once where it is checkpointed so",
              "'none', 'full', or schedules whose is not"),
         Rule("loss", lambda s: s.ddp and s.loss != "plain",
@@ -51,7 +56,7 @@ PIPELINE = (
         Rule("sharding", lambda s: _split(s) and s.sharding == "zero3",
              "with schedule {s.mesh.schedule!r}, whose second half of a backward comes when weights have been let go",
              "'zero2', or another schedule"),
-        Rule("checkpointing", lambda s: s.checkpointing == "operations" and s.mesh.expert > 1 and s.sharding == "zero3"
+        Rule("checkpointing", lambda s: s.checkpointing in _KEEPS and s.mesh.expert > 1 and s.sharding == "zero3"
              and s.accumulation > 1 and s.mesh.schedule not in ALL_FIRST,
              "with mesh {s.mesh} and sharding 'zero3': a forward after a backward finds experts gathered, and PyTorch allows no "
              "gathering where such a block is recomputed", "'none', 'full', 'every-k', 'selective', or sharding 'zero2'"),
@@ -89,6 +94,8 @@ TRANSFORMERS = table(
 )  # fmt: skip
 #: Of formulas, with a model.
 FORMULA = TRANSFORMERS + table(
+    Rule("checkpoint_every", lambda s, m: s.cycle > 24, "blocks of {m.name} that are not checkpointed alike are too many to follow", "1 to 24",
+         "eb.dry_run takes it"),
     Rule("dropout", lambda s, m: s.dropout and m.family == "llama", "with {m.name}, a Llama, which has none", "0.0"),
     Rule("loss", lambda s, m: s.sharding_units == "block+ends" and s.loss == "chunked",
          "with sharding_units 'block+ends' is not derived, as FSDP then meets the head once for each chunk",
@@ -136,7 +143,7 @@ ROLLOUT = table(
 )  # fmt: skip
 #: Of a search for layouts, which varies none of these.
 LAYOUT = table(
-    only("adapters", None), only("offload", "none"), only("replicas", 1), only("sharding_units", "block"), only("no_sync", False),
+    only("adapters", None), only("offload", "none"), only("replicas", 1), only("sharding_units", "block"), only("resharding", "usual"), only("no_sync", False),
     only("buckets", "copies"), only("optimizer_in_backward", False), PLAIN_LOOP,
     why="is not searched", instead="eb.budget takes one layout",
 )  # fmt: skip
@@ -153,7 +160,8 @@ DERIVED = table(
 )  # fmt: skip
 LETTERS = table(
     only("loss", "plain"), only("offload", "none"), only("gpus", 1), only("sharding", "none"), only("adapters", None),
-    only("optimizer_in_backward", False), Rule("checkpoint_every", lambda s: s.segment > 1, allowed="1"),
+    only("checkpointing", "none", "full", "every-k", "selective", "operations"), only("optimizer_in_backward", False),
+    Rule("checkpoint_every", lambda s: s.segment > 1, allowed="1"),
     why="with letters 'all'", instead="eb.derive takes it with letters 'BS'",
 )  # fmt: skip
 #: Of weights that a step's own code first makes whole on the GPU, in fp32, as the book's does. Others come as they stay: in their

@@ -76,7 +76,7 @@ def _attention(tape, q, k, v, make, backward, bias=()):
         tape.multiplied(2, *square, by="attention")
         return made
 
-    out, *kept = tape.kernel("attention", forward)
+    out, *kept = tape.kernel("aten._scaled_dot_product_flash_attention", forward)
 
     def run(node, grads, q, k, v, *_):
         made = several(tape, "flash attention backward", *((x.shape, x.type, backward(x)) for x in (q, k, v)))

@@ -234,10 +234,11 @@ class _End:
 
 
 class _Frame:
-    """One checkpointed call: the function, its inputs, and what recomputing it made."""
+    """One checkpointed call: the function, its inputs, and what recomputing it made. saves: (whether forward, or backward, runs, a
+    kernel's kind) -> whether its results are saved; None where none are."""
 
-    def __init__(self, tape, function, inputs, keeps):
-        self.tape, self.function, self.keeps = tape, function, keeps
+    def __init__(self, tape, function, inputs, saves):
+        self.tape, self.function, self.saves = tape, function, saves
         self.inputs = [(x.alias(), x.node is not None) if isinstance(x, Tensor) else (x, False) for x in inputs]
         self.count, self.recomputed, self.kept = 0, None, []
 
@@ -269,28 +270,28 @@ class _Frame:
             if wanted:
                 arguments[-1].node = _End
         x = None
-        kernel = self.given if self.keeps else run
+        kernel = self.given if self.saves else run
         with suppress(_Enough), self.tape.within(grad=True, pack=pack, kernel=kernel), self.tape.casting():
             self.function(*arguments)
 
     def keep(self, kind, make):
-        """In forward: a kernel's results, saved where its kind is in `keeps`."""
+        """In forward: a kernel's results, saved or not."""
         made = make()
-        if kind in self.keeps:
+        if self.saves(False, kind):
             self.kept.append([x.alias() for x in made] if isinstance(made, list) else made.alias())
         return made
 
     def given(self, kind, make):
         """In backward: what forward saved, else recomputed."""
-        return self.kept.pop(0) if kind in self.keeps else make()
+        return self.kept.pop(0) if self.saves(True, kind) else make()
 
 
-def checkpoint(tape, function, *inputs, keeps=()):
+def checkpoint(tape, function, *inputs, saves=None):
     """Run a function of tensors and save its inputs alone; backward recomputes the rest.
 
     Args:
-        keeps: kinds of kernels, `matmul` and `attention`, whose results are saved and not recomputed.
+        saves: (whether it is recomputed, a kernel's kind) -> whether its results are saved, and not recomputed.
     """
-    frame = _Frame(tape, function, inputs, keeps)
-    with tape.within(pack=frame.pack, kernel=frame.keep if keeps else run):
+    frame = _Frame(tape, function, inputs, saves)
+    with tape.within(pack=frame.pack, kernel=frame.keep if saves else run):
         return function(*inputs)

@@ -262,7 +262,7 @@ def _unrolled(model, setup, rounding, rank):
     """(operations, part -> live bytes, phase -> place, kernels) of a whole step, block after block."""
     operations, course, marks, kernels = [("rest", "rest", "")], [], {"rest": 0}, [()]
     reading = course_of(model, setup, rank).at(letters(_model(model), setup, rounding, rank), rounding)
-    every = _model(model).period
+    every = max(_model(model).period, setup.cycle)
     for operation, live, turns in reading.unrolled():
         if operation is not None and operation.name in MARKS:
             marks[operation.name] = len(course)

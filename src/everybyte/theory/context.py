@@ -99,7 +99,9 @@ class Ring:
     def _attention(self, kernel, q, k, v):
         tape = q.tape
         saved = save(tape, [q, k, v], q, k, v)
-        out, *kept = tape.kernel("attention", lambda: self._forward(tape, kernel, q, k, v))
+        out, *kept = tape.kernel(
+            "aten._scaled_dot_product_flash_attention", lambda: self._forward(tape, kernel, q, k, v)
+        )
 
         def run(node, grads, *read):
             return self._backward(tape, kernel, grads[0], *read)

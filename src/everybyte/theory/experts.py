@@ -98,7 +98,7 @@ def grouped(rows, turned, ends, title):
         tape.multiplied(count, inputs, outputs, by="grouped product")
         return out
 
-    out = tape.kernel("matmul", lambda: multiplied(title, (count, outputs)))
+    out = tape.kernel("aten._grouped_mm", lambda: multiplied(title, (count, outputs)))
 
     def run(node, grads, *_):
         second = None

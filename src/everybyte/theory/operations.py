@@ -504,7 +504,7 @@ def linear(x, weight, bias, title, shared=False, bias_last=False):
         part = new(tape, f"{title} bias, own part", bias.shape, bias.type) if shared and biased else None  # noqa: F841
         return multiplied(title, (rows, outputs))
 
-    out = tape.kernel("matmul", forward)
+    out = tape.kernel("aten.addmm" if biased else "aten.mm", forward)
 
     def run(node, grads, *_):
 
@@ -583,7 +583,7 @@ def matmul(x, y, title, names, dtype=None):
         tape.multiplied(*sizes[0], sizes[1][-1])
         return out
 
-    out = tape.kernel("matmul", lambda: multiplied(title, (batch, *shape[2:]), kinds[0]))
+    out = tape.kernel("aten.bmm", lambda: multiplied(title, (batch, *shape[2:]), kinds[0]))
 
     def run(node, grads, *_):
         second = multiplied(f"{names[1]} gradient", sizes[1], kinds[1]) if node.edges[1] else None

@@ -91,6 +91,7 @@ class Network:
 
     def __init__(self, tape, model, setup, blocks, chunks, type, beside=None, split=None, experts=None):
         self.split, self.experts = split or Undivided(), experts
+        self.every = max(self.every, setup.cycle)
         self.tape, self.model, self.setup, self.type = tape, model, setup, type
         self.segments, self.chunks = blocks, chunks
         self.starts = [sum(blocks[:i]) for i in range(len(blocks))]
@@ -121,7 +122,7 @@ class Network:
 
     def _built(self, model, setup):
         """The reference's module, bound to this network."""
-        module = family(model.family)(model, setup)
+        module = source("saving.blocks").checkpointed(family(model.family)(model, setup), setup)
         if self.experts:
             self.experts.into(module, model)
         module.on(self)

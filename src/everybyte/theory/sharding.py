@@ -371,23 +371,24 @@ class Sharding:
                 ]
             units.update(dict.fromkeys(paths, Unit(self, name, mine, numbers, reshards, **cut)))
 
-        let_go = setup.sharding == "zero3"
+        let_go, how = setup.sharding == "zero3", setup.resharding
         blocks = range(sum(network.segments))
+        freed = {i: let_go and not (how == "not-last" and i == blocks[-1]) for i in blocks}
         for i in blocks if self.own else ():
             names = [f"blocks.{i}.{name}" for name in self.own.names]
             cut = {"shards": self.own.shards, "axis": self.own.axis, "factored": True}
-            unit("experts", [f"blocks.{i}.mlp.own"], let_go, names, **cut)
+            unit("experts", [f"blocks.{i}.mlp.own"], freed[i], names, **cut)
         inner, units = units, {}
         if setup.sharding_units == "block+ends":
             unit("token", ["token"], let_go)
         for i in blocks:
             if setup.sharding_units != "model":
-                unit("block", [f"blocks.{i}"], let_go)
+                unit("block", [f"blocks.{i}"], freed[i])
             if self.own:  # a module's own units come after it
                 units[f"blocks.{i}.mlp.own"] = inner[f"blocks.{i}.mlp.own"]
         if setup.sharding_units == "block+ends":
-            unit("ends", ["norm", "head"], False)
-        unit("model" if setup.sharding_units == "model" else "root", [""], False)
+            unit("ends", ["norm", "head"], how == "ends")
+        unit("model" if setup.sharding_units == "model" else "root", [""], how == "root")
         return units
 
     def _enter(self, path, args):

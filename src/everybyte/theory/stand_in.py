@@ -13,6 +13,7 @@ from . import operations as op
 from .letters import over, product
 from .tape import BOOL, FP32, INT32, INT64, Storage
 from .tensors import Tensor, contiguous_strides, new, several, view
+from .unknown import Unknown, saving
 
 
 def _title(tape, operation, depth=2):
@@ -499,7 +500,7 @@ def scaled_dot_product_attention(q, k, v, attn_mask=None, dropout_p=0.0, is_caus
 
 
 def checkpoint(function, *args, use_reentrant=False, context_fn=None):
-    """Checkpoint a function. With `context_fn`, matrix products and attention are saved and not recomputed.
+    """Checkpoint a function. `context_fn` gives the operations that are saved and not recomputed, or a policy that says of which.
 
     A list of blocks is a segment. A tensor that stands for a chunk has the chunk's turn.
     """
@@ -515,32 +516,13 @@ def checkpoint(function, *args, use_reentrant=False, context_fn=None):
         with tape.turns(turn), tape.within(naming=naming.again(), network=network):
             return function(*args)
 
-    out = autograd.checkpoint(tape, run, *args, keeps=("matmul", "attention") if context_fn else ())
+    out = autograd.checkpoint(tape, run, *args, saves=context_fn and saving(context_fn()))
     out.turn = None if segment else turn
     return out
 
 
 def all_to_all_single(x, received, sent, group):
     return experts.exchanged(x, x.shape[0] if received is None else received, _title(x.tape, "all_to_all_single"))
-
-
-class Unknown:
-    """A name of PyTorch's that the tape lacks. A file may mention it; calling it with a tensor is refused."""
-
-    def __init__(self, name):
-        self._name = name
-
-    def __call__(self, *args, **options):
-        if any(isinstance(x, Tensor) for x in (*args, *options.values())):
-            raise NotImplementedError(
-                f"{self._name}: the tape has no such operation; add it to {__name__}, or use one that is there"
-            )
-        return self
-
-    def __getattr__(self, name):
-        if name.startswith("__"):
-            raise AttributeError(name)
-        return Unknown(f"{self._name}.{name}")
 
 
 class _Module(ModuleType):
@@ -591,5 +573,10 @@ MODULES = {
     "torch.distributed._functional_collectives": _module(
         "_functional_collectives", all_to_all_single=all_to_all_single, all_to_all_single_autograd=all_to_all_single
     ),
-    "torch.utils": _module("torch.utils", checkpoint=_module("torch.utils.checkpoint", checkpoint=checkpoint)),
+    "torch.utils": _module(
+        "torch.utils",
+        checkpoint=_module(
+            "torch.utils.checkpoint", checkpoint=checkpoint, create_selective_checkpoint_contexts=lambda of: of
+        ),
+    ),
 }

@@ -87,7 +87,7 @@ class Blocks:
         else:
             loop = Loop.of(over(blocks, every) if every > 1 else blocks, *few)
             self.block = lambda place: loop
-            self.segments, self.stretched = (every * loop.turns + blocks % every,), loop.middle
+            self.segments, self.stretched = (every * loop.turns + blocks % every,), (loop.middle, every)
 
 
 class Plan:
@@ -95,7 +95,7 @@ class Plan:
 
     def __init__(self, model, setup):
         layers = Letter(model.layers, "L")
-        blocks = Blocks(layers, setup, model.period)
+        blocks = Blocks(layers, setup, max(model.period, setup.cycle))
         self.loops = {
             "batch": Loop.of(Letter(setup.accumulation, "n_a"), 3, 1), "layer": Loop.of(layers, 3, 1), "block": blocks.block,
         }  # fmt: skip

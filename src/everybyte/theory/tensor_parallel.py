@@ -86,7 +86,8 @@ class TensorParallel:
         """The sum over GPUs, of which each has a part along one dimension."""
         ordered = new(x.tape, f"{title} in order", x.shape, x.type) if axis else None
         shape = (*x.shape[:axis], over(x.shape[axis], self.parts), *x.shape[axis + 1 :])
-        out = new(x.tape, f"{title} scattered", shape, x.type)
+        kind = "_c10d_functional.reduce_scatter_tensor"
+        out = x.tape.kernel(kind, lambda: new(x.tape, f"{title} scattered", shape, x.type))
         del ordered
         return out
 

@@ -34,13 +34,13 @@ patches = side // 16
 found = []
 for _ in range(3):
     torch.cuda.reset_peak_memory_stats()
-    ids = torch.randint(31000, (batch, tokens), device="cuda")
+    ids = torch.randint(31000, (batch, tokens))  # on the CPU, as a processor gives them
     of_picture = (patches // 2) ** 2
     ids[:, 1 : 1 + of_picture] = 32000
     ids[:, 0] = 32002
     pixels = torch.randn(batch * patches**2, 3 * 2 * 16 * 16, device="cuda")
-    grid = torch.tensor([[1, patches, patches]] * batch, device="cuda")
-    kinds = (ids == 32000).int()
+    grid = torch.tensor([[1, patches, patches]] * batch).cuda()
+    ids, kinds = ids.cuda(), (ids == 32000).int().cuda()
     loss = model(
         input_ids=ids, pixel_values=pixels, image_grid_thw=grid, mm_token_type_ids=kinds, labels=ids.clone()
     ).loss

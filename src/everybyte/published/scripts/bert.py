@@ -1,9 +1,33 @@
-"""BERT large as Hugging Face's guide to one GPU trains it: dummy sequences of 512 tokens, the Trainer's steps written out."""
+"""BERT large as Hugging Face's guide to one GPU trains it: dummy sequences of 512 tokens, the Trainer's steps written out.
+
+PyTorch was of before 1.11 there: softmax kept its input beside its result, and `zero_grad` left gradients as zeros.
+`--today` has neither.
+"""
 
 import argparse
 
 import torch
+from torch.nn import functional as F
 from transformers import Adafactor, BertConfig, BertForSequenceClassification
+
+
+class Softmax(torch.autograd.Function):
+    """It keeps what it is given and what it gives."""
+
+    @staticmethod
+    def forward(ctx, x):
+        y = torch.softmax(x, -1)
+        ctx.save_for_backward(x, y)
+        return y
+
+    @staticmethod
+    def backward(ctx, grad):
+        x, y = ctx.saved_tensors
+        return torch._softmax_backward_data(grad, y, -1, x.dtype)
+
+
+def softmax(x, dim):
+    return Softmax.apply(x.float() if torch.is_autocast_enabled("cuda") else x)
 
 
 def optimizer_of(model, name):
@@ -21,10 +45,12 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__)
     for name, default in (("batch", 4), ("accumulation", 1), ("steps", 3)):
         parser.add_argument(f"--{name}", type=int, default=default)
-    for name in ("half", "checkpoint"):
+    for name in ("half", "checkpoint", "today"):
         parser.add_argument(f"--{name}", action="store_true")
     parser.add_argument("--optimizer", choices=("adamw", "adafactor", "adam8bit"), default="adamw")
     given = parser.parse_args()
+    if not given.today:
+        F.softmax = softmax
     config = BertConfig(
         hidden_size=1024,
         num_hidden_layers=24,
@@ -48,7 +74,7 @@ def main():
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         scaler.step(adam)
         scaler.update()
-        model.zero_grad()
+        model.zero_grad(set_to_none=given.today)
 
 
 main()

@@ -2,10 +2,12 @@
 
 Said as Megatron's code has it: `core/models/gpt`, `core/transformer`, `core/tensor_parallel/cross_entropy.py`, and for what stands
 `core/distributed/param_and_grad_buffer.py` and `core/optimizer/distrib_optimizer.py`. Collectives work in place and are left out.
+Of a pipeline it is the last stage, by the order of `core/pipeline_parallel/schedules.py`, with what it receives.
 """
 
 import argparse
 import os
+from collections import deque
 
 os.environ["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"  # in the environment of each of its tests: 32 MiB a cuBLAS handle
 
@@ -32,6 +34,41 @@ class BiasGelu(torch.autograd.Function):
             y = (x + bias).detach().requires_grad_()
             (grad,) = torch.autograd.grad(F.gelu(y, approximate="tanh"), y, grad)
         return grad, grad.sum((0, 1))
+
+
+class SwiGlu(torch.autograd.Function):
+    """It keeps the product and the bias, and no half."""
+
+    @staticmethod
+    def forward(ctx, x, bias):
+        ctx.save_for_backward(x, bias)
+        return swiglu(x if bias is None else x + bias)
+
+    @staticmethod
+    def backward(ctx, grad):
+        x, bias = ctx.saved_tensors
+        with torch.enable_grad():
+            y = (x if bias is None else x + bias).detach().requires_grad_()
+            (grad,) = torch.autograd.grad(swiglu(y), y, grad)
+        return grad, None if bias is None else grad.sum((0, 1))
+
+
+def swiglu(x):
+    gate, up = x.chunk(2, -1)
+    return F.silu(gate) * up
+
+
+class Turn(torch.autograd.Function):
+    """Rotary positions by one kernel, which keeps the angles alone."""
+
+    @staticmethod
+    def forward(ctx, x, angles):
+        ctx.save_for_backward(angles)
+        return torch.empty_like(x)
+
+    @staticmethod
+    def backward(ctx, grad):
+        return torch.empty_like(grad), None
 
 
 class Loss(torch.autograd.Function):
@@ -76,23 +113,31 @@ class Block(nn.Module):
         self.widths = [n // given.tensor * self.size for n in (given.heads, given.keys, given.keys)]
         ffn = given.ffn // given.tensor
         self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
-        self.qkv, self.fc1 = nn.Linear(width, sum(self.widths)), nn.Linear(width, ffn)
+        bias, wide = not given.unbiased, 2 * ffn if given.swiglu else ffn
+        self.qkv, self.fc1 = nn.Linear(width, sum(self.widths), bias=bias), nn.Linear(width, wide, bias=bias)
         self.normed = nn.ModuleList(nn.LayerNorm(self.size) for _ in range(2)) if given.normed else None
-        self.proj, self.fc2 = nn.Linear(self.widths[0], width), nn.Linear(ffn, width)
+        self.proj, self.fc2 = nn.Linear(self.widths[0], width, bias=bias), nn.Linear(ffn, width, bias=bias)
 
-    def forward(self, x):  # (S, B, H)
-        x = x + self.dropped(self.mixed(self.qkv(self.norm1(x))), self.proj)
-        y = BiasGelu.apply(F.linear(self.norm2(x), self.fc1.weight), self.fc1.bias)
-        return x + self.dropped(y, self.fc2)
+    def forward(self, x, angles=None):  # (S, B, H)
+        x = x + self.dropped(self.mixed(self.qkv(self.norm1(x)), angles), self.proj)
+        return x + self.dropped(self.activated(F.linear(self.norm2(x), self.fc1.weight)), self.fc2)
+
+    def activated(self, x):
+        if self.given.swiglu:
+            return SwiGlu.apply(x, self.fc1.bias)
+        return F.gelu(x, approximate="tanh") if self.given.unbiased else BiasGelu.apply(x, self.fc1.bias)
 
     def dropped(self, x, layer):
-        return F.dropout(F.linear(x, layer.weight) + layer.bias, self.given.dropout)
+        y = F.linear(x, layer.weight)
+        return F.dropout(y if layer.bias is None else y + layer.bias, self.given.dropout)
 
-    def mixed(self, qkv):
+    def mixed(self, qkv, angles):
         length, batch = qkv.shape[:2]
         q, k, v = (x.view(length, batch, -1, self.size).permute(1, 2, 0, 3) for x in qkv.split(self.widths, -1))
         if self.normed:
             q, k = (norm(x) for norm, x in zip(self.normed, (q, k), strict=True))
+        if angles is not None:
+            q, k = (Turn.apply(x, angles) for x in (q, k))
         if self.given.attention == "flash":
             y = F.scaled_dot_product_attention(
                 q, k, v, is_causal=True, dropout_p=self.given.dropout, enable_gqa=self.widths[0] != self.widths[1]
@@ -108,51 +153,67 @@ class Block(nn.Module):
 
 
 class GPT(nn.Module):
-    def __init__(self, given):
+    """Some blocks; before the first of the model its embedding, after the last its head, which is the embedding or a copy of it."""
+
+    def __init__(self, given, blocks, first, last):
         super().__init__()
         whole = 128 * given.tensor
         vocabulary = -(-given.vocabulary // whole) * whole // given.tensor
-        self.token, self.position = nn.Embedding(vocabulary, given.width), nn.Embedding(given.positions, given.width)
-        self.blocks = nn.ModuleList(Block(given) for _ in range(given.layers))
-        self.norm, self.given = nn.LayerNorm(given.width), given
-        self.head = nn.Linear(given.width, vocabulary, bias=False) if given.untied else None
+        self.token = nn.Embedding(vocabulary, given.width) if first else None
+        self.position = nn.Embedding(given.positions, given.width) if first and not given.rope else None
+        self.blocks = nn.ModuleList(Block(given) for _ in range(blocks))
+        self.norm, self.given = nn.LayerNorm(given.width) if last else None, given
+        self.head = nn.Linear(given.width, vocabulary, bias=False) if last and (given.untied or not first) else None
 
-    def forward(self, tokens, labels):  # (B, S) each
-        x = self.token(tokens) + self.position(torch.arange(tokens.size(1), device=tokens.device))
-        x = F.dropout(x.transpose(0, 1).contiguous(), self.given.dropout)
+    def forward(self, x, labels):  # tokens (B, S), or the stage before's (S, B, H); labels (B, S)
+        if self.token is not None:
+            x = self.token(x)
+            if self.position is not None:
+                x = x + self.position(torch.arange(x.size(1), device=x.device))
+            x = F.dropout(x.transpose(0, 1).contiguous(), self.given.dropout)
+        else:
+            self.input_tensor = x  # it keeps the last one, and so its gradient too: `TransformerBlock.set_input_tensor`
+        size = self.given.width // self.given.heads
+        angles = torch.zeros(x.size(0), 1, 1, size, device=x.device) if self.given.rope else None
         for block in self.blocks:
-            x = checkpoint(block, x, use_reentrant=False) if self.given.recompute else block(x)
+            x = checkpoint(block, x, angles, use_reentrant=False) if self.given.recompute else block(x, angles)
+        if self.norm is None:
+            return x
         weight = self.token.weight if self.head is None else self.head.weight
         logits = F.linear(self.norm(x), weight)
         return Loss.apply(logits, labels.transpose(0, 1).contiguous()).transpose(0, 1).mean()
 
 
 class Optimizer(torch.optim.Optimizer):
-    """Adam's fp32 weights and states: of a share of the contiguous buffer, or of each parameter."""
+    """Adam's fp32 weights and states: of a share of each chunk's contiguous buffer, or of each parameter."""
 
-    def __init__(self, params, given):
-        super().__init__(params, {})
-        params = list(reversed(params))
+    def __init__(self, parts, given):
+        super().__init__([p for params in parts for p in params], {})
+        self.weights, self.gradients, self.mine, self.moments = [], [], [], None
+        for params in parts:
+            self.lay_out(list(reversed(params)), given)
+
+    def lay_out(self, params, given):
         sizes = [p.numel() for p in params]
         shared = given.data if given.distributed else 1
         total = -(-sum(sizes) // (128 * shared)) * 128 * shared
-        self.weights, self.gradients = None, torch.zeros(total, dtype=WIDE, device="cuda")
+        gradients, weights = torch.zeros(total, dtype=WIDE, device="cuda"), None
+        self.gradients.append(gradients)
         if given.distributed:  # the weights are views of a buffer of the same shape
-            self.weights = torch.zeros(total, dtype=torch.bfloat16, device="cuda")
+            weights = torch.zeros(total, dtype=torch.bfloat16, device="cuda")
+            self.weights.append(weights)
         first, share = 0, range(total - total // shared, total)
-        self.mine = []
         for p, size in zip(params, sizes, strict=True):
             here = slice(first, first + size)
             if given.distributed:
-                p.data = self.weights[here].view_as(p)
-            p.main_grad = self.gradients[here].view_as(p)
+                p.data = weights[here].view_as(p)
+            p.main_grad = gradients[here].view_as(p)
             p.register_post_accumulate_grad_hook(_added)
             part = range(max(first, share.start), min(first + size, share.stop))
             if len(part):
                 shape = (len(part),) if given.distributed else p.shape
                 self.mine.append(torch.zeros(shape, dtype=WIDE, device="cuda"))
             first += size
-        self.moments = None
 
     @torch.no_grad()
     def step(self):
@@ -163,7 +224,8 @@ class Optimizer(torch.optim.Optimizer):
             v.mul_(0.95)
 
     def zero_grad(self):
-        self.gradients.zero_()
+        for gradients in self.gradients:
+            gradients.zero_()
 
 
 @torch.no_grad()
@@ -184,32 +246,80 @@ def options():
         "positions": 1024,
         "batch": 4,
     }
-    sizes |= {"tensor": 1, "data": 8, "micro": 1, "steps": 2}
+    sizes |= {"tensor": 1, "data": 8, "micro": 1, "steps": 2, "stages": 1, "chunks": 1, "group": 0, "owned": 0}
     for name, default in sizes.items():
         parser.add_argument(f"--{name}", type=int, default=default)
     parser.add_argument("--dropout", type=float, default=0.1)
     parser.add_argument("--attention", choices=("flash", "unfused"), default="flash")
-    for name in ("distributed", "untied", "recompute", "normed"):
+    for name in ("distributed", "untied", "recompute", "normed", "rope", "swiglu", "unbiased"):
         parser.add_argument(f"--{name}", action="store_true")
     given = parser.parse_args()
-    given.keys, given.ffn = given.keys or given.heads, given.ffn or 4 * given.width
+    given.keys, given.group = given.keys or given.heads, given.group or given.stages
+    given.ffn = given.ffn or (8 * given.width // 3 // 64 * 64 if given.swiglu else 4 * given.width)
+    given.owned = given.owned or given.layers // given.stages
     return given
+
+
+def passes(given):
+    """Chunk and direction of each pass of the last stage: forward until `group` micro-batches of each chunk but the last are under way,
+    then forward and backward in turn."""
+    order = []
+    for first in range(0, given.micro, given.group):
+        count = min(given.group, given.micro - first)
+        order += [chunk for chunk in range(given.chunks) for _ in range(count)]
+    ahead = min((given.chunks - 1) * given.group, len(order))
+    backward = [given.chunks - 1 - chunk for chunk in order]
+    yield from ((chunk, True) for chunk in order[:ahead])
+    for n, chunk in enumerate(order[ahead:]):
+        yield chunk, True
+        yield backward[n], False
+    yield from ((chunk, False) for chunk in backward[len(order) - ahead :])
+
+
+def received(given):
+    """What the stage before sends."""
+    shape = (given.positions, given.batch, given.width)
+    return torch.zeros(shape, dtype=torch.bfloat16, device="cuda", requires_grad=True)
+
+
+def step(parts, given):
+    """Forward and backward of all micro-batches. What was sent on is freed, but for its graph."""
+    under_way = [deque() for _ in parts]
+    for chunk, forward in passes(given):
+        last = chunk == len(parts) - 1
+        if forward:
+            tokens = torch.zeros(given.batch, given.positions, dtype=torch.int64).to("cuda")
+            labels = torch.zeros(given.batch, given.positions, dtype=torch.int64).to("cuda")
+            x = tokens if given.stages == 1 else received(given)
+            y = parts[chunk](x, labels)
+            if not last:
+                y.data = torch.empty(1, dtype=y.dtype, device="cuda")
+            under_way[chunk].append((x, y))
+            del x, y, tokens, labels
+        else:
+            x, y = under_way[chunk].popleft()
+            # Megatron calls the engine itself: the output is a scalar by now, and its gradient is not
+            gradient = None if last else received(given).detach()
+            torch.autograd.Variable._execution_engine.run_backward(
+                (y,), (torch.ones_like(y) if gradient is None else gradient,), False, False, (), True, True
+            )
+            del x, y, gradient
 
 
 def main():
     given = options()
     with torch.device("cuda"):
-        model = GPT(given).to(torch.bfloat16)
+        blocks, alone = given.owned // given.chunks, given.stages == 1
+        torch.set_default_dtype(torch.bfloat16)
+        parts = [GPT(given, blocks, alone, n == given.chunks - 1) for n in range(given.chunks)]
+        torch.set_default_dtype(torch.float32)
         # Transformer Engine's own cuBLAS workspace: 32 MiB from Hopper on, else 4 (`get_cublas_workspace_size_bytes`)
         _kept = torch.empty((32 if torch.cuda.get_device_capability()[0] >= 9 else 4) << 20, dtype=torch.uint8)
     torch.backends.cuda.enable_cudnn_sdp(False)
-    adam = Optimizer(list(model.parameters()), given)
+    adam = Optimizer([list(part.parameters()) for part in parts], given)
     for _ in range(given.steps):
         adam.zero_grad()
-        for _ in range(given.micro):
-            tokens = torch.zeros(given.batch, given.positions, dtype=torch.int64).to("cuda")
-            labels = torch.zeros(given.batch, given.positions, dtype=torch.int64).to("cuda")
-            model(tokens, labels).backward()
+        step(parts, given)
         adam.step()
 
 

@@ -11,6 +11,7 @@ from collections import Counter
 
 import torch
 import torch.distributed as dist
+from _norms import RMSNorm
 from torch import nn
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
 from torch.distributed.device_mesh import init_device_mesh
@@ -43,25 +44,14 @@ KEPT = (
 )  # fmt: skip
 
 
-class OwnNorm(nn.Module):
-    def __init__(self, width):
-        super().__init__()
-        self.weight = nn.Parameter(torch.ones(width))
-
-    def forward(self, x):
-        wide = x.float()
-        return (wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + 1e-5)).type_as(x) * self.weight
-
-
-class ComposedNorm(OwnNorm):
+class ComposedNorm(RMSNorm):
     """`nn.RMSNorm` as PyTorch had it before 2.9, composed of operations: the scale is applied in fp32."""
 
     def forward(self, x):
-        wide = x.float()
-        return (wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + 1e-5) * self.weight).type_as(x)
+        return (self.normed(x) * self.weight).type_as(x)
 
 
-NORMS = {"own": OwnNorm, "composed": ComposedNorm, "fused": nn.RMSNorm}
+NORMS = {"own": RMSNorm, "composed": ComposedNorm, "fused": nn.RMSNorm}
 
 
 def turned_complex(x, turns):  # (B, S, A, D), complex (S, D/2)

@@ -7,6 +7,7 @@ A packed dataset's mask is said as causal attention: both keep what FlashAttenti
 import argparse
 
 import torch
+from _norms import RMSNorm
 from torch import nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
@@ -14,16 +15,6 @@ from torch.utils.checkpoint import checkpoint
 #: width, blocks, query heads, key heads, feed-forward's width, whether the head is the embedding
 MODELS = {"3b": (3072, 28, 24, 8, 8192, True), "8b": (4096, 32, 32, 8, 14336, False)}
 VOCABULARY = 128256
-
-
-class RMSNorm(nn.Module):
-    def __init__(self, width):
-        super().__init__()
-        self.scale = nn.Parameter(torch.ones(width))
-
-    def forward(self, x):
-        wide = x.float()
-        return (wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + 1e-5)).type_as(x) * self.scale
 
 
 class Lora(nn.Module):

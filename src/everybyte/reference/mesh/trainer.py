@@ -13,8 +13,9 @@ from ...ask.mesh import Mesh
 from ...ask.schedules import blocks_of, stages_of
 from ...ask.setup import Setup
 from ...catalog import Model
-from .. import FAMILIES
 from ..parallel import ShardedOptimizer, all_gather, at_once, device_mesh, reduce_scatter, shard, sharers
+from ..saving import built
+from ..saving.resharding import resharded
 from ..splitting import split
 from ..step import DTYPES, MasterWeights, Trainer, default_autocast, hidden_matrices, make_optimizer
 from .context import going_around
@@ -35,7 +36,7 @@ def held(model: Model, setup: Setup, place: int = 0, mixture: type[ParallelExper
     ways = setup.mesh
     mine, last = stages_of(ways, place), ways.pipeline * ways.stages - 1
     numbers = [i for blocks in blocks_of(model.layers, ways, place) for i in blocks]
-    module: nn.Module = FAMILIES[str(model.family)](model.replace(layers=len(numbers)), undivided(setup))
+    module: nn.Module = built(model.replace(layers=len(numbers)), undivided(setup))
     for block in module.blocks if ways.expert > 1 else ():
         block.mlp = mixture(model, ways.expert)
     if ways.pipeline == 1:
@@ -54,7 +55,7 @@ def held(model: Model, setup: Setup, place: int = 0, mixture: type[ParallelExper
 def undivided(setup: Setup) -> Setup:
     """The same on one GPU."""
     return setup.replace(
-        gpus=1, mesh=Mesh(), sharding="none", sharding_units="block", buckets="copies", offload="none", no_sync=False
+        gpus=1, mesh=Mesh(), sharding="none", sharding_units="block", resharding="usual", buckets="copies", offload="none", no_sync=False
     )  # fmt: skip
 
 
@@ -92,7 +93,7 @@ def parallelize(
     if setup.fsdp:
         if by_expert:
             shard_experts(module, setup, by_expert["same"])
-        return stages, [shard(stage, setup, mesh) for stage in stages]
+        return stages, [resharded(shard(stage, setup, mesh), setup) for stage in stages]
     if setup.ddp:
         return stages, [replicate(stage, setup, sharers(mesh).get_group()) for stage in stages]
     return stages, stages
