@@ -206,3 +206,13 @@ def test_by_default_weights_begin_as_in_the_steps_own_code(changes):
         assert whole or budget.on("h200").reserved == trace.on("h200").reserved
     with pytest.raises(ValueError, match="^Model.code: 'transformers' with whole=True: .* allowed: 'reference'"):
         eb.budget(eb.model("llama-3.2-1b").replace(**sizes), setup).on("h200", whole=True)
+
+
+@pytest.mark.parametrize("loop", ["torchtitan", "nanogpt"])
+def test_what_a_step_leaves_is_freed_by_the_next(loop):
+    """Gradients or outputs that stand between steps: the sixth step reserves what the third does, as the dry run's."""
+    model = eb.model("gpt2").replace(layers=3, vocabulary=5000, name="small")
+    setup = eb.Setup(batch=4, sequence=700, precision="bf16", loop=loop)
+    said, seen = (witness(model, setup).on("h200", steps=6, whole=False) for witness in (eb.budget, eb.dry_run))
+    assert said.steps[3:] == seen.steps[3:] and len(set(said.steps[3:])) == 1
+    assert said.live[-1] == seen.live[-1]
