@@ -60,6 +60,18 @@ count[(3,)](counts, ids)
 assert ids.tolist() == [1, 2, 3] and (counts + ids).tolist() == [0, 0, 0]
 """
 
+#: What ranks exchange is not what one of them had.
+EXCHANGED = """
+import torch
+import torch.distributed as dist
+import torch.distributed._functional_collectives as functional
+dist.init_process_group("nccl")
+count, other = torch.tensor([3]).cuda(), torch.tensor([3]).cuda()
+dist.all_reduce(count)
+assert count.tolist() == [0] and other.tolist() == [3]
+assert functional.all_reduce(other, "sum", dist.group.WORLD).tolist() == [0] and other.tolist() == [3]
+"""
+
 #: Hugging Face's models read off positions which rows pack several sequences, and off masks which are padded.
 PACKED = """
 import torch
@@ -105,6 +117,11 @@ def test_what_a_kernel_may_have_written_is_not(here, script):
     if not (place.site_packages(here.folder) / "triton" / "__init__.py").exists():
         pytest.skip("Triton is not there: everybyte rehearse --set-up")
     found = rehearse_script(["python", script(WRITTEN)], quiet=True)
+    assert found.status == 0, str(found)
+
+
+def test_what_ranks_exchange_is_not(here, script):
+    found = rehearse_script(["python", script(EXCHANGED)], gpus=2, alone=True, quiet=True)
     assert found.status == 0, str(found)
 
 
