@@ -4,7 +4,6 @@ An owner is asked which tensors it has at a moment; a tensor's address and the n
 """
 
 import functools
-import gc
 import importlib
 import weakref
 from bisect import bisect_right
@@ -49,8 +48,24 @@ class Owners:
         self.torch, self.workspace = torch, workspace
         self.looks: deque = deque(maxlen=LOOKS)  # (device -> allocations by then, (device, address) -> part)
         self.optimizers: weakref.WeakSet = weakref.WeakSet()
+        self.modules: dict[int, weakref.ref] = {}
+        self._watch_modules()
         self._watch_checkpoints()
         self.inputs: list[weakref.ref] = []  # of checkpointed parts, which recompute from them
+
+    def _watch_modules(self):
+        """Note each module as it is made, or copied. To look for them would write to every object, which a forked worker then has alone."""
+        kind = self.torch.nn.Module
+        for name in ("__init__", "__setstate__"):
+            setattr(kind, name, self._noting(getattr(kind, name)))
+
+    def _noting(self, original):
+        @functools.wraps(original)
+        def noted(module, *args, **kwargs):
+            self.modules[id(module)] = weakref.ref(module)
+            return original(module, *args, **kwargs)
+
+        return noted
 
     def _watch_checkpoints(self):
         """Note the inputs of what is checkpointed: no node of the graph saves them."""
@@ -94,9 +109,9 @@ class Owners:
         for optimizer in list(self.optimizers):
             yield from ((one, "optimizer") for one in tensors(self.torch, list(optimizer.state.values())))
             yield from self._weights(weight for group in optimizer.param_groups for weight in group["params"])
-        is_module = functools.cache(lambda kind: issubclass(kind, self.torch.nn.Module))
-        for one in gc.get_objects():
-            if is_module(type(one)):
+        self.modules = {number: reference for number, reference in self.modules.items() if reference() is not None}
+        for reference in self.modules.values():
+            if (one := reference()) is not None:
                 yield from self._weights((vars(one).get("_parameters") or {}).values())
                 yield from (
                     (buffer, "buffers")
