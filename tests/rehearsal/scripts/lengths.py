@@ -1,7 +1,7 @@
 """A Llama of Hugging Face's trained on batches of many shapes, as anyone writes it. It knows nothing of rehearsals.
 
 python lengths.py SIZES.json BATCHES.json: the configuration's fields, and (batch, sequence) of each step. After each step it prints the most
-bytes reserved, and allocated, in it.
+bytes reserved, and requested, in it, and those reserved at its end.
 """
 
 import json
@@ -13,8 +13,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 sizes, batches = (json.loads(Path(name).read_text()) for name in sys.argv[1:3])
 clear = int(sys.argv[3]) if len(sys.argv) > 3 else 0
-torch.set_default_dtype(torch.bfloat16)
-model = LlamaForCausalLM(LlamaConfig(**sizes, use_cache=False)).cuda()
+model = LlamaForCausalLM(LlamaConfig(**sizes, use_cache=False)).to(torch.bfloat16).cuda()
 optimizer = torch.optim.AdamW(model.parameters())
 
 
@@ -30,12 +29,7 @@ def step(batch, sequence):
 for number, (batch, sequence) in enumerate(batches, 1):
     torch.cuda.reset_peak_memory_stats()
     step(batch, sequence)
-    print(
-        "step",
-        torch.cuda.max_memory_reserved(),
-        torch.cuda.max_memory_allocated(),
-        torch.cuda.memory_reserved(),
-        flush=True,
-    )
+    requested = torch.cuda.memory_stats()["requested_bytes.all.peak"]
+    print("step", torch.cuda.max_memory_reserved(), requested, torch.cuda.memory_reserved(), flush=True)
     if clear and number % clear == 0:
         torch.cuda.empty_cache()
