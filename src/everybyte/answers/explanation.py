@@ -171,6 +171,8 @@ def _aligned(before: Side, after: Side) -> tuple[int, list[Block], list[Block]]:
         (common, lambda b: b.bytes),
         (_by_size, lambda b: b.bytes),
     )
+    if any(block.tensors > 1 for block in one + other):  # a report's rows are lines, whose tensors may differ: so line by line
+        same, one, other = _same_lines(one, other)
     for pairs_of, key in ways:
         pairs = pairs_of([key(b) for b in one], [key(b) for b in other])
         same += sum(one[i].tensors for i, _ in pairs)
@@ -178,6 +180,17 @@ def _aligned(before: Side, after: Side) -> tuple[int, list[Block], list[Block]]:
         one = [b for i, b in enumerate(one) if i not in taken]
         other = [b for j, b in enumerate(other) if j not in given]
     return same, one, other
+
+
+def _same_lines(one, other):
+    """(how many blocks are of lines that made as many bytes on both sides, the other blocks of each)."""
+    sums: tuple[dict[str, int], dict[str, int]] = defaultdict(int), defaultdict(int)
+    for blocks, of in zip((one, other), sums, strict=True):
+        for block in blocks:
+            of[block.label] += block.bytes
+    alike = {label for label, size in sums[0].items() if sums[1].get(label) == size}
+    same = sum(block.tensors for block in one if block.label in alike)
+    return same, *([block for block in blocks if block.label not in alike] for blocks in (one, other))
 
 
 def common(one: Sequence, other: Sequence) -> list[tuple[int, int]]:

@@ -328,10 +328,10 @@ def _where_made(made):
 
 
 def _place(frames):
-    """The script's line and its function; where it called a library, that library's instead of the function."""
+    """The script's line, and the library's that it called."""
     pythons = [frame for frame in frames if str(frame.get("filename", "")).endswith(".py") or script(frame)]
     own, inner = next(filter(script, pythons), None), history.inner(pythons)
-    if own is None or inner is None:
+    if own is None:
         return where(pythons)
     return _where(f"{own['filename']}:{own['line']}", inner)
 

@@ -29,11 +29,12 @@ _MOVES, _MOVERS = ("to", "cuda"), re.compile(r"torch/nn/modules/module\.py$|mode
 #: A loss by its own name; a function of the script that is called so, where no module runs in it; and modules, which are no loss.
 _LOSS = re.compile(r"^(?:(?:linear_|fixed_)?cross_entropy|nll_loss|log_softmax|\w*CrossEntropy\w*|ForCausalLMLoss)$")
 _NAMED_LOSS, _MODULES = re.compile(r"[Ll]oss"), re.compile(r"(?:^|/)torch/nn/modules/(?!loss\.py)")
-#: Files that are not the script's: installed packages and Python's own, whole paths or trimmed ones, and a checkout of PyTorch.
+#: Files that are not the script's: installed packages and Python's own, whole paths or trimmed ones, and checkouts of these.
 _PACKAGES = "torch|transformers|accelerate|peft|trl|diffusers|deepspeed|lightning|pytorch_lightning|bitsandbytes|triton|xformers|flash_attn"
 _LIBRARY = re.compile(
     r"(?:^|/)(?:site|dist)-packages/|(?:^|/)lib(?:64)?/python3[.\d]*/|^python3[.\d]*/|/Python3\d*/[Ll]ib/|^<(?!ipython)|^\?\?|"
-    rf"^(?:{_PACKAGES})/|(?:^|/)torch/(?:nn|optim|autograd|distributed|utils|_dynamo|_inductor|_functorch|_tensor)|"
+    rf"^(?:{_PACKAGES})/|/(?!torch/)(?:{_PACKAGES})/(?!examples/|tests/|scripts/|src/|(?:train|run_[a-z_]+|main)\.py$)|"
+    r"(?:^|/)torch/(?:nn|optim|autograd|distributed|utils|_dynamo|_inductor|_functorch|_tensor)|"
     r"(?:^|/)everybyte/rehearsal/|/torchinductor_"
 )
 _PYTHON = re.compile(r"\.py$|^<ipython")
@@ -69,9 +70,14 @@ def _file(frame):
     return str(frame.get("filename", "")).replace("\\", "/")
 
 
+def library(file: str) -> bool:
+    """Whether a file is of an installed package, of Python, or of a checkout of a package that is known."""
+    return bool(_LIBRARY.search(file))
+
+
 def script(frame: dict) -> bool:
     """Whether a frame is of the script itself: Python, and no library's."""
-    return bool(_PYTHON.search(_file(frame))) and not _LIBRARY.search(_file(frame))
+    return bool(_PYTHON.search(_file(frame))) and not library(_file(frame))
 
 
 def _line(frame):

@@ -12,14 +12,14 @@ from functools import cache
 from types import FrameType
 
 from ..evidence import Memory
+from ..evidence.naming import library
 
 #: So many lines of what lived at a peak are reported; in the place of a line, what says that a row is the others'.
 LINES, REST = 400, "everything else"
 #: The folder, in a rehearsal's temporary one, of the code that Inductor writes.
 INDUCTOR = "inductor-of-rehearsal"
-#: Files of no package and no script: Python's own, code without a file, what Inductor wrote, ours; and files of installed packages.
+#: Files of no package and no script: Python's own, code without a file, what Inductor wrote, ours.
 _PLUMBING = re.compile(rf"/lib(64)?/python3[.\d]*/(?!(?:site|dist)-packages/)|^<|/everybyte/rehearsal/|/{INDUCTOR}/")
-_PACKAGES = re.compile(r"/(?:site|dist)-packages/")
 #: Files of PyTorch. Of their functions only the innermost one's name is reported.
 _TORCH = re.compile(r"/site-packages/torch/|/dist-packages/torch/")
 
@@ -104,7 +104,7 @@ def _whose(file):
     """Whose a file is: of the `script`, of a `library`, or, of PyTorch, Python and Inductor, nobody's."""
     if _TORCH.search(file) or _PLUMBING.search(file):
         return ""
-    return "library" if _PACKAGES.search(file) else "script"
+    return "library" if library(file) else "script"
 
 
 def here(frame: FrameType | None) -> tuple[str | None, str | None]:
