@@ -143,3 +143,22 @@ def test_a_gpu_was_asked_for_the_same(here, name):
         0,
         *([] if same else [2**20, 2 * 2**20]),
     }  # cuBLASLt's workspace, which later ones have not
+
+
+#: Gradients of one tensor, from four places: autograd adds them in place to the first, where nobody else has seen it.
+ADDED = """
+import sys
+import torch
+if "brought" in sys.argv:
+    assert torch.tensor([1, 2]).cuda().sum().item() == 3
+x = torch.randn(1024, 1024, device="cuda", requires_grad=True)
+w = x * 2
+sum((w.to(torch.bfloat16) * w.to(torch.bfloat16)).exp().sum() for _ in range(4)).backward()
+"""
+
+
+@pytest.mark.parametrize("brought", [[], ["brought"]])
+def test_gradients_are_added_in_place_as_without_it(here, tmp_path, brought):
+    (tmp_path / "train.py").write_text(ADDED, encoding="utf-8")
+    found = rehearse_script(["python", str(tmp_path / "train.py"), *brought], "h200", steps=0, folder=here.folder)
+    assert found.peak == 9 * 2**22 + 4

@@ -12,6 +12,11 @@ def most(kind: str) -> int:
     return BROUGHT if kind in (CONSTANT, DATA) else NUMBERS
 
 
+def start(tensor) -> int:
+    """The address of a tensor's storage. Python has not looked at the storage then: autograd adds no gradient in place to one that it has."""
+    return tensor.data_ptr() - tensor.storage_offset() * tensor.element_size()
+
+
 class Known:
     """Tensors on the GPU whose content is known: of each its storage's, on the CPU."""
 
@@ -22,7 +27,7 @@ class Known:
 
     def has(self, tensor) -> bool:
         """Whether something may be known of a tensor."""
-        return tensor.untyped_storage()._cdata in self.kept
+        return start(tensor) in self.kept
 
     def of(self, tensor, constants: bool = False):
         """The content of a tensor, None where it is not known. constants: whether one that was made on the GPU counts too."""
@@ -38,19 +43,19 @@ class Known:
 
     def _told(self, tensor):
         """(kind, content of the storage); None, from now on too, where it has been changed by what is not followed."""
-        storage = tensor.untyped_storage()
-        found = self.kept.get(storage._cdata)
+        found = self.kept.get(start(tensor))
         if found is None:
             return None
         weak, version, flat, kind = found
-        if weak.expired() or version != _version(tensor) or flat.numel() != storage.nbytes() // flat.element_size():
+        size = tensor.untyped_storage().nbytes() // flat.element_size()
+        if weak.expired() or version != _version(tensor) or flat.numel() != size:
             self.forget(tensor)
             return None
         return kind, flat
 
     def forget(self, tensor) -> None:
         """Know nothing of a tensor's storage."""
-        self.kept.pop(tensor.untyped_storage()._cdata, None)
+        self.kept.pop(start(tensor), None)
 
     def written(self, tensors) -> None:
         """A kernel that nobody follows may have written among these: constants are none any more."""
@@ -74,7 +79,7 @@ class Known:
             flat = self.torch.zeros(size, dtype=tensor.dtype, device="cpu")
         flat.as_strided(tensor.size(), tensor.stride(), tensor.storage_offset()).copy_(content)
         self.kept = {key: kept for key, kept in [*self.kept.items()] if not kept[0].expired()}
-        self.kept[storage._cdata] = self.weak(storage), version if version is None else version + changed, flat, kind
+        self.kept[start(tensor)] = self.weak(storage), version if version is None else version + changed, flat, kind
 
 
 def _version(tensor):

@@ -10,6 +10,8 @@ from bisect import bisect_right
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator
 
+from .known import start
+
 #: Parts of memory, by the names of a budget's; of two owners of one block the first counts. What has none is `other`.
 PARTS = ("parameters", "buffers", "gradients", "optimizer", "activations")
 OTHER, WORKSPACE = "other", "workspace"
@@ -24,9 +26,8 @@ def blocks(tensor) -> Iterator[tuple[int, int]]:
             if hasattr(one, "untyped_storage"):  # a DTensor's mesh is none
                 yield from blocks(one)
     elif tensor.device.type == "cuda" and not hasattr(tensor, "fake_mode"):
-        storage = tensor.untyped_storage()
-        if storage.nbytes():
-            yield tensor.device.index, storage.data_ptr()
+        if address := start(tensor):
+            yield tensor.device.index, address
 
 
 def tensors(torch, value) -> Iterator:
