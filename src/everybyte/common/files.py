@@ -129,8 +129,9 @@ def program(text: str) -> str:
     """A source file of Python without its imports and docstrings: what a digest of it is of."""
     lines = dict(enumerate(text.splitlines(), 1))
     for node in ast.walk(ast.parse(text)):
-        said = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
-        if isinstance(node, ast.Import | ast.ImportFrom | ast.Expr) and (said or not isinstance(node, ast.Expr)):
+        if isinstance(node, ast.Expr) and not isinstance(node.value, ast.Constant):
+            continue
+        if isinstance(node, ast.Import | ast.ImportFrom | ast.Expr):
             for number in range(node.lineno, (node.end_lineno or node.lineno) + 1):
                 lines.pop(number, None)
     return "\n".join(line for line in lines.values() if line.strip())
