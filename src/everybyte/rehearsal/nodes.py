@@ -42,7 +42,7 @@ class Nodes:
                 return original()
             return [said or "" for said in history.here(sys._getframe(1))]
 
-        traces.format_stack = format_stack  # type: ignore[attr-defined]
+        traces.format_stack = format_stack
         self._note_lines(True)
 
     def _note_lines(self, on):
