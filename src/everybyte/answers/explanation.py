@@ -171,7 +171,7 @@ def _aligned(before: Side, after: Side) -> tuple[int, list[Block], list[Block]]:
         (common, lambda b: b.bytes),
         (_by_size, lambda b: b.bytes),
     )
-    if any(block.tensors > 1 for block in one + other):  # a report's rows are lines, whose tensors may differ: so line by line
+    if any(block.tensors > 1 for block in one + other):  # a report's rows are lines: their tensors may differ
         same, one, other = _same_lines(one, other)
     for pairs_of, key in ways:
         pairs = pairs_of([key(b) for b in one], [key(b) for b in other])

@@ -125,15 +125,7 @@ def rehearse_script(
     if owners:
         variables[watch.OWNERS] = "1"
     if alone:
-        said = {
-            "RANK": 0,
-            "LOCAL_RANK": 0,
-            "WORLD_SIZE": gpus,
-            "LOCAL_WORLD_SIZE": 1,
-            "MASTER_ADDR": "localhost",
-            "MASTER_PORT": _free_port(),
-        }
-        variables |= {watch.ALONE: str(gpus)} | {name: str(value) for name, value in said.items()}
+        variables |= _first_rank(gpus)
     if packages := where.manifest.get("packages"):
         variables[watch.PACKAGES] = " ".join(packages)
     more = {"rows": rows, "routing": routing, "node": min(gpus, found.node), "cwd": cwd}
@@ -144,6 +136,13 @@ def rehearse_script(
         return first
     late = _run(command, where, found, variables, output, streams="late", **more)
     return replace(late, early=first)
+
+
+def _first_rank(gpus):
+    """Variables of the first of so many ranks, which runs alone."""
+    said = {"RANK": 0, "LOCAL_RANK": 0, "WORLD_SIZE": gpus, "LOCAL_WORLD_SIZE": 1, "MASTER_ADDR": "localhost"}
+    said |= {"MASTER_PORT": _free_port(), watch.ALONE: gpus}
+    return {name: str(value) for name, value in said.items()}
 
 
 @contextmanager
