@@ -59,6 +59,7 @@ FETCHING = {
 }
 #: Where one of these stands and why it may.
 ALLOWED = {
+    ("tools/beside/scripts/sft.py", "datasets"): "a table of rows that the script makes; nothing is fetched",
     (
         "src/everybyte/formulas/printing.py",
         "exec",

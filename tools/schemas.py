@@ -66,7 +66,10 @@ MAPS = {
 
 def answered(command: str, line: str) -> object:
     """What a command prints with --json."""
-    with tempfile.NamedTemporaryFile("w", suffix=".txt") as message, contextlib.redirect_stdout(io.StringIO()) as said:
+    with (
+        tempfile.NamedTemporaryFile("w", suffix=".txt", encoding="utf-8") as message,
+        contextlib.redirect_stdout(io.StringIO()) as said,
+    ):
         message.write(OUT)
         message.flush()
         words = [

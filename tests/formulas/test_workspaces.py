@@ -184,7 +184,7 @@ def test_every_kernel_runs_in_some_step_and_takes_what_its_sizes_say():
     for model in (gpt, gpt.replace(fused=False), eb.model("qwen3-8b", code="reference"), mixtral):
         for changes in ({}, {"precision": "bf16"}):
             there |= set(eb.budget(model, eb.Setup(batch=2, sequence=64, **changes)).kernels)
-    assert {kernel[0] for kernel in there if kernel} == set(KERNELS)
+    assert {kernel[0] for kernel in there if kernel} == set(KERNELS) - {"moved"}  # which takes nothing
     heads = 2 * 64 * eb.model("qwen3-8b", code="reference").heads
     assert {("row sum", 3 * 768, 128), ("norm backward", 128, 768, 2), ("norm backward", heads, 128, 1)} <= there
     assert {("table backward", 64, 1024, 768), ("rows backward", 256, 128), ("rows backward", 256, 256)} <= there

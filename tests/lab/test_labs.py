@@ -126,7 +126,7 @@ def test_with_a_record_every_cell_shows_it(path, asked, monkeypatch, capsys):
 
 
 #: Labs of which the record lacks a training run, and that say so.
-LACKING = ("05_optimizers_and_adapters",)
+LACKING = ()
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda p: p.stem)

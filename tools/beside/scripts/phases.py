@@ -62,7 +62,7 @@ one.args.prediction_loss_only = True
 phase("evaluate, the loss alone", lambda: one.evaluate() and None)
 file = f"{sys.argv[1]}/state.pt"
 phase("save", lambda: torch.save({"model": one.model.state_dict(), "optimizer": one.optimizer.state_dict()}, file))
-loaded = phase("load onto the GPU", lambda: torch.load(file, map_location="cuda"))
+loaded = phase("load onto the GPU", lambda: torch.load(file, map_location="cuda", weights_only=True))
 phase("load_state_dict of the model", lambda there=loaded: one.model.load_state_dict(there["model"]) and None)
 phase("load_state_dict of the optimizer", lambda there=loaded: one.optimizer.load_state_dict(there["optimizer"]))
 del loaded
