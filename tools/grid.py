@@ -266,12 +266,9 @@ def _one_in_k(setup, draw):
 
 
 def _resharded(setup, draw):
-    sharded = {
-        "sharding": "zero3",
-        "resharding": draw(["root", "root", "ends", "not-last"]),
-        "buckets": "copies",
-        "master_gradients": "bf16",
-    }
+    how = draw(["root", "root", "ends", "not-last"])
+    sharded = {"sharding": "zero3", "resharding": how, "buckets": "copies", "master_gradients": "bf16"}
+    sharded |= {"sharding_units": "block+ends"} if how == "ends" else {}
     return sharded | ({"precision": "bf16-mixed"} if setup.dtypes.loss_scaling else {})
 
 
