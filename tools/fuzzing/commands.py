@@ -184,7 +184,8 @@ def command(draw):
     asked = [*words, *["--json"] * draw(st.integers(0, 1))] if words[0] in _actions() else words
     status, out, err = _said(asked, encoding, draw(st.sampled_from([b"", b"MemoryError", b"\xff" * 99])))
     if status == 2:
-        assert out == "" and err.startswith("everybyte: ") and err.endswith("\n") and err.count("\n") == 1, err
+        assert err.startswith("everybyte: ") and err.endswith("\n") and err.count("\n") == 1, err
+        assert not out or "--json" in asked and list(json.loads(out)) == ["refused"], out
         assert len(err) <= LINE, f"a line of {len(err)} characters"
         printable(err)
         raise Refused(err)
