@@ -59,6 +59,11 @@ def text(count: float, *, decimal: bool = False, digits: int = 2) -> str:
     return f"{count:.0f} B" if whole else f"{said} {unit}"
 
 
+def signed(count: float) -> str:
+    """`count` bytes as `text` has them, with their sign: "+1.53 GiB", "−2.00 KiB"."""
+    return f"{'−' if count < 0 else '+'}{text(abs(count))}"
+
+
 def gib(count: float, digits: int = 2) -> str:
     """`count` bytes in GiB, whatever their size: for columns that must line up."""
     return f"{count / UNITS['GiB']:,.{digits}f} GiB"

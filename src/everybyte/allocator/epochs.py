@@ -3,7 +3,7 @@
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 
-from .playing import Request
+from .playing import Request, condition
 from .settings import Settings, settings
 from .simulator import Allocator, OutOfMemory
 
@@ -118,9 +118,5 @@ class _Playing:
         return reserved, allocated, requested
 
     def state(self):
-        """All that what follows depends on; no two are equal where it depends on ages."""
-        allocator = self.allocator
-        if allocator.settings.garbage_collection_threshold:
-            return object()
-        free = {key: (tuple(pool.free), tuple(pool.unmapped)) for key, pool in allocator.pools.items()}
-        return {key: tuple(places) for key, places in self._here.items() if places}, free
+        """All that what follows depends on."""
+        return condition(self.allocator, self._here)

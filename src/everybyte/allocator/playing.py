@@ -1,6 +1,6 @@
 """Play a training step's requests through the allocator: what it reserves, and why that is more than the tensors."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple
@@ -139,6 +139,14 @@ def play(
     )  # fmt: skip
 
 
+def condition(allocator: Allocator, here: Mapping[int, Sequence]) -> object:
+    """All that what follows depends on; no two are equal where it depends on ages. here: what each key has."""
+    if allocator.settings.garbage_collection_threshold:
+        return object()
+    free = {key: (tuple(pool.free), tuple(pool.unmapped)) for key, pool in allocator.pools.items()}
+    return {key: tuple(places) for key, places in here.items() if places}, free
+
+
 class _Player:
     def __init__(self, allocator):
         self.allocator, self.live, self.highest = allocator, [], {}
@@ -166,12 +174,8 @@ class _Player:
         return most
 
     def state(self):
-        """All that what follows depends on, and how often the driver was asked: no two are equal where it depends on ages."""
-        allocator = self.allocator
-        if allocator.settings.garbage_collection_threshold:
-            return object()
-        free = {key: (tuple(pool.free), tuple(pool.unmapped)) for key, pool in allocator.pools.items()}
-        return {key: tuple(places) for key, places in self._here.items() if places}, free, len(allocator.log)
+        """All that what follows depends on, and how often the driver was asked."""
+        return condition(self.allocator, self._here), len(self.allocator.log)
 
     def look(self):
         """Note the terms of what is reserved now."""

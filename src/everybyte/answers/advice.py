@@ -1,13 +1,12 @@
 """What a diagnosis is: a cause, what else it might be, and what to do about it, each with whether it can suffice."""
 
-import tomllib
 from dataclasses import dataclass, field
 from html import escape
-from importlib import resources
 
 from .. import units
 from ..ask.setup import Setup
 from ..catalog import Gpu, Model
+from ..common import files
 from ..common.tables import Table
 from ..evidence import Message
 from ..theory.budget import not_derived
@@ -15,7 +14,7 @@ from .headroom import Headroom
 from .plan import Rung, plan
 
 #: Texts of `diagnosis.toml`: causes, what shows them, phases, other kinds of messages, and advice.
-SAID = tomllib.loads(resources.files(__package__).joinpath("diagnosis.toml").read_text(encoding="utf-8"))
+SAID = files.toml(__package__, "diagnosis.toml")
 #: Cause -> what it means.
 CAUSES: dict[str, str] = SAID["causes"]
 

@@ -77,10 +77,10 @@ class Explanation(Shown):
         for stage in STAGES[: STAGES.index(self.reach) + 1]:
             of = [row for row in self.rows if row.stage == stage]
             shown, rest = of[:rows], of[rows:]
-            cells += [[stage, row.said, row.part, row.bytes, _signed(row.bytes)] for row in shown]
+            cells += [[stage, row.said, row.part, row.bytes, units.signed(row.bytes)] for row in shown]
             if rest:
                 size = sum(row.bytes for row in rest)
-                cells.append([stage, f"{len(rest)} smaller terms", "", size, _signed(size)])
+                cells.append([stage, f"{len(rest)} smaller terms", "", size, units.signed(size)])
             now += sum(row.bytes for row in of)
             if stage == "workspaces" and self.reach not in STAGES[:2]:
                 cells.append(["", "so many bytes are asked for", "", now, units.text(now)])
@@ -106,10 +106,6 @@ class Explanation(Shown):
             "reach": self.reach, "difference": self.difference, "unexplained": self.unexplained, "matched": self.matched,
             "rows": [vars(row) for row in self.rows],
         }  # fmt: skip
-
-
-def _signed(size):
-    return ("−" if size < 0 else "+") + units.text(abs(size))
 
 
 def explain(predicted: Any, seen: Any) -> Explanation:

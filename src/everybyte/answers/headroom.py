@@ -1,8 +1,6 @@
 """What of a GPU's memory no tensor of a step can have, in named bytes; and whether the GPU computes in a setup's precision."""
 
-import tomllib
 from dataclasses import dataclass
-from importlib import resources
 
 from .. import units
 from ..ask.choices import EVERY_PRECISION, PrecisionName
@@ -10,14 +8,14 @@ from ..ask.setup import Setup
 from ..catalog import Gpu, gpu
 from ..catalog.gpus import RATES
 from ..catalog.outside import context
-from ..common import checks
+from ..common import checks, files
 from ..common.tables import Table
 from ..rules import GPU, check
 from .communicators import communicators
 
 _MIB = units.UNITS["MiB"]
 #: Term -> its reason, and the source of its default.
-_SAID = tomllib.loads(resources.files(__package__).joinpath("headroom.toml").read_text(encoding="utf-8"))
+_SAID = files.toml(__package__, "headroom.toml")
 #: CUDA's allocator rounds each tensor up to a multiple of so many bytes.
 ROUNDING = 512
 #: How whoever fills a GPU to its end should set the allocator. Where nobody says how it is set, it is simulated as PyTorch has it, ""; and

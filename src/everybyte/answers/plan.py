@@ -343,9 +343,9 @@ class Plan(Shown):
             ("peak", True, lambda r: units.text(r.peak)),
             ("saved", True, lambda r: units.text(r.saved)),
             ("FLOPs", True, lambda r: f"{r.flops / self.asked.work.flops:+.1%}"),
-            ("bytes moved", True, lambda r: _signed(r.moved)),
-            ("sent", sent, lambda r: _signed(r.sent)),
-            ("over the bus", copied, lambda r: _signed(r.copied)),
+            ("bytes moved", True, lambda r: units.signed(r.moved)),
+            ("sent", sent, lambda r: units.signed(r.sent)),
+            ("over the bus", copied, lambda r: units.signed(r.copied)),
             ("on the host", host, lambda r: units.text(r.host)),
             ("moved there", host, lambda r: units.text(r.work.hosted)),
             ("time", True, lambda r: f"{r.share:+.1%}"),
@@ -401,10 +401,6 @@ class Plan(Shown):
             "ladder": [_rung_as_dict(r) for r in self.ladder()],
             "switches": [_rung_as_dict(r) for r in self.singles],
         }
-
-
-def _signed(size):
-    return ("+" if size >= 0 else "−") + units.text(abs(size))
 
 
 def _rung_as_dict(rung):

@@ -9,12 +9,11 @@ from ..catalog import Gpu, Model
 from ..catalog.outside import context
 from ..rehearsal import ScriptRehearsal, rehearse, rehearse_script
 from .advice import Diagnosis
-from .headroom import find_gpu
+from .headroom import EXPANDABLE, find_gpu
 
 #: Advice -> the `PYTORCH_ALLOC_CONF` that it is.
 SETTINGS = {
-    "expandable": "expandable_segments:True", "pieces": "expandable_segments:True", "less reserved": "expandable_segments:True",
-    "split": "max_split_size_mb:128",
+    **dict.fromkeys(("expandable", "pieces", "less reserved"), EXPANDABLE), "split": "max_split_size_mb:128",
 }  # fmt: skip
 #: Advice that leaves the GPU to this process.
 _ALONE = ("others",)

@@ -5,10 +5,9 @@ used all that it may: a ring, a tree, NVLink SHARP. So it is what to plan with, 
 are within a factor of 2 (`answers/headroom.toml`).
 """
 
-import tomllib
 from dataclasses import dataclass
-from importlib import resources
 
+from ..common import files
 from ..units import UNITS
 from .gpus import Gpu
 
@@ -21,7 +20,7 @@ LL, LL128, SIMPLE = 8 * 512 * 8 * 16, 120 * 640 * 8 * 8, 4 * MIB
 CHANNELS, EXCHANGED = 24, 32
 #: Major compute capability -> channels of NVLink SHARP, which older GPUs have not. Source: `nvls.cc`.
 SHARP = {9: 16, 10: 24}
-_SAID = tomllib.loads(resources.files(__package__).joinpath("outside.toml").read_text(encoding="utf-8"))
+_SAID = files.toml(__package__, "outside.toml")
 #: A communicator of one rank, which has no buffers to a peer; and what the first one took more, most of which stays when all are
 #: destroyed: NCCL's kernels. As one H200 showed, with PyTorch 2.11's NCCL (`labs/records/scripts`).
 ALONE, FIRST = 390 * MIB, 168 * MIB

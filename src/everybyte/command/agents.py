@@ -12,7 +12,7 @@ import sys
 import tempfile
 from contextlib import contextmanager
 from dataclasses import fields
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -58,6 +58,7 @@ _PROGRAMS = ("python", "torchrun")
 _BEFORE = re.compile(r"--nproc[-_]per[-_]node=\d+|--standalone")
 
 
+@cache
 def _actions(command):
     return {action.dest: action for action in words.parsers()[1][command]._actions}
 

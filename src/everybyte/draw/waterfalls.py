@@ -23,7 +23,8 @@ def waterfall(explanation, title: str = "") -> Figure:
     fig, ax = canvas(title or said, 1.6 + 0.45 * (len(rows) + 2))
     bars = [("predicted", "requested", low, ends[0], units.text(ends[0]))]
     bars += [
-        (name, part, start, start + size, _signed(size)) for (name, part, size), start in zip(rows, ends, strict=False)
+        (name, part, start, start + size, units.signed(size))
+        for (name, part, size), start in zip(rows, ends, strict=False)
     ]
     bars.append(("seen", "requested", low, ends[-1], units.text(ends[-1])))
     for y, (_, part, start, end, text) in enumerate(bars):
@@ -41,7 +42,7 @@ def waterfall(explanation, title: str = "") -> Figure:
     ax.set(xlim=(_scaled(low, unit), _scaled(high + 0.35 * wide, unit)), xlabel=f"{unit}{start}")
     looks = {part for _, part, *_ in bars}
     _legend(fig, [name for name in PARTS if name in looks])
-    inside = "; ".join(f"{_signed(size)} {name}" for name, _, size in rows)
+    inside = "; ".join(f"{units.signed(size)} {name}" for name, _, size in rows)
     fig.alt = (
         f"{said}. From {explanation.names[0]} to {explanation.names[1]}: {inside or 'no difference'}. "
         f"Not explained: {units.text(explanation.unexplained)}."
@@ -67,10 +68,6 @@ def _limits(ends):
     if min(ends) > 0.5 * high:
         low = min(ends) - 0.3 * max(high - min(ends), 0.02 * high)
     return low, max(high, low + 1)
-
-
-def _signed(size):
-    return f"{'−' if size < 0 else '+'}{units.text(abs(size))}"
 
 
 def _two_lines(name):

@@ -1,10 +1,9 @@
 """Read a traceback in a log: which line of the script failed, and in which phase of a run."""
 
 import re
-import tomllib
-from importlib import resources
 from typing import NamedTuple
 
+from ..common import files
 from . import naming
 
 #: How far before an error's message its traceback is looked for.
@@ -28,7 +27,7 @@ _WORDS = {
 }
 _BEGINS = re.compile(r"Traceback \(most recent call last\)")
 #: Phases in the order in which they are tried, each with patterns of a frame's file, function and text.
-_PHASES = tomllib.loads(resources.files(__package__).joinpath("phases.toml").read_text(encoding="utf-8"))
+_PHASES = files.toml(__package__, "phases.toml")
 _TRIED = [
     (
         phase,
