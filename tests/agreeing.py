@@ -1,6 +1,6 @@
 """Runs drawn at random, held to the byte."""
 
-import grid
+import witnesses
 
 import everybyte as eb
 from everybyte.theory.budget import not_derived
@@ -16,7 +16,7 @@ def agree(draw, seeds, third="rank", refused=False):
         if refused and not_derived(model, setup) is not None:
             continue
         more = {"rank": {"rank": where}, "block": {"blocks": (where,)}, "": {}}[third]
-        assert not grid.disagreements(model, setup, **more), (seed, model, setup, where)
+        assert not witnesses.disagreements(model, setup, **more), (seed, model, setup, where)
 
 
 def to_the_byte(model, setup):

@@ -6,6 +6,7 @@ from pathlib import Path
 from random import Random
 
 import pytest
+import ran
 
 import everybyte as eb
 from everybyte.allocator import Request, play_epoch
@@ -227,26 +228,14 @@ RECORDED = {
 def test_an_h200_reserved_what_is_played(name):
     """`tools/beside/scripts/epoch.py` on an H200: a Llama of three layers, 150 batches of 4 sequences of 16 to 4,096 tokens."""
     equal, said, most = RECORDED[name]
-    draw = Random(0)
-    lengths = [max(16, min(4096, int(draw.lognormvariate(6.0, 0.8)))) for _ in range(600)]
+    lengths = ran.lengths()
     if name == "largest first":
         longest = [max(lengths[i : i + 4]) for i in range(0, 600, 4)]
         longest.insert(0, longest.pop(longest.index(max(longest))))
         lengths = [one for one in longest for _ in range(4)]
     lengths = sorted(lengths) if name == "sorted" else lengths
-    model = LLAMA.replace(
-        layers=3,
-        width=1024,
-        ffn_width=2816,
-        heads=16,
-        kv_heads=4,
-        head_width=64,
-        vocabulary=32_003,
-        embedding_width=1024,
-        tied=False,
-    )
     played = eb.epoch(
-        model, eb.Setup(batch=4, sequence=4096, precision="bf16"), lengths, order="given", gpu="h200", **said
+        ran.llama(3), eb.Setup(batch=4, sequence=4096, precision="bf16"), lengths, order="given", gpu="h200", **said
     ).played
     lines = (ROOT / "labs/records/scripts/h200.jsonl").read_text().splitlines()
     (seen,) = [found["printed"]["FOUND"] for found in map(json.loads, lines) if found["name"] == f"epoch {name}"]

@@ -18,6 +18,7 @@ from statistics import median
 import derivations
 import families
 import grid
+import witnesses
 from tqdm.auto import tqdm
 
 import everybyte as eb
@@ -115,7 +116,7 @@ def agreement(seeds=5000):
         meshed = map(draw, range(seeds // 10))
         configurations += [(m, setup, grid.BLOCKS, rank) for m, setup, rank in meshed if not_derived(m, setup) is None]
     with ProcessPoolExecutor() as pool:
-        work = pool.map(grid.disagreements, *zip(*configurations, strict=True), chunksize=8)
+        work = pool.map(witnesses.disagreements, *zip(*configurations, strict=True), chunksize=8)
         found = [
             (model.name, setup, wrong)
             for (model, setup, *_), wrong in zip(configurations, tqdm(work, total=len(configurations)), strict=True)

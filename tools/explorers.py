@@ -8,11 +8,11 @@ step moment by moment, and priced layouts.
 import json
 import sys
 from collections.abc import Mapping
-from itertools import product
+from itertools import pairwise, product
 from pathlib import Path
-from random import Random
 
 from margins import EXPLORERS, margins
+from ran import lengths, llama
 
 from everybyte import explore
 from everybyte.allocator import Allocator
@@ -76,34 +76,18 @@ def play_step(configuration: str) -> list[segments.Moment]:
     allocator, here, found = Allocator(configuration), {}, []
     for name, part in (("weights", asked.beginning), ("first step", asked.first), ("second step", asked.steady)):
         between = range(1, BETWEEN + 1) if name != "weights" else ()
-        places = {len(part), *(round(i * len(part) / (BETWEEN + 1)) for i in between)}
-        for number, (key, size, stream) in enumerate(part, 1):
-            if size:
-                here.setdefault(key, []).append(allocator.malloc(size, stream))
-            elif here.get(key):
-                allocator.free(here[key].pop(0))
-            if number in places:
-                done = number == len(part)
-                label = f"the end of the {name}" if done else f"{name}, request {number:,} of {len(part):,}"
-                found.append(segments.standing(label, allocator, {}, merge=True))
+        places = sorted({len(part), *(round(i * len(part) / (BETWEEN + 1)) for i in between)})
+        for begin, number in pairwise([0, *places]):
+            serve(allocator, here, part[begin:number])
+            done = number == len(part)
+            label = f"the end of the {name}" if done else f"{name}, request {number:,} of {len(part):,}"
+            found.append(segments.standing(label, allocator, {}, merge=True))
     return found
 
 
 def play_epoch(order: str, configuration: str) -> list[segments.Moment]:
     """The segments when a step has the most, of the 150 steps of many lengths that an H200 ran (`beside/scripts/epoch.py`)."""
-    draw = Random(0)
-    lengths = [max(16, min(4096, int(draw.lognormvariate(6.0, 0.8)))) for _ in range(600)]
-    llama = model("llama-3.1-8b").replace(
-        layers=3,
-        width=1024,
-        ffn_width=2816,
-        heads=16,
-        kv_heads=4,
-        head_width=64,
-        vocabulary=32_003,
-        embedding_width=1024,
-    )
-    found = epoch(llama, Setup(batch=4, sequence=4096, precision="bf16"), lengths, order="given", gpu="h200")
+    found = epoch(llama(3), Setup(batch=4, sequence=4096, precision="bf16"), lengths(), order="given", gpu="h200")
     steps = list(found.steps)
     if order == "largest":
         steps.insert(0, steps.pop(max(range(len(steps)), key=lambda i: steps[i][0].sequence)))

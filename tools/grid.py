@@ -9,7 +9,7 @@ from itertools import product
 from random import Random
 from typing import get_args
 
-from witnesses import BLOCKS, disagreeing, disagreements, dry, first_difference  # noqa: F401  # the tests ask here
+from witnesses import BLOCKS, disagreements
 
 import everybyte as eb
 from everybyte.ask import schedules

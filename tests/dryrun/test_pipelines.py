@@ -5,6 +5,7 @@ from pathlib import Path
 
 import grid
 import pytest
+import witnesses
 from processes import loaded, together
 
 import everybyte as eb
@@ -32,7 +33,7 @@ def test_prediction_and_dry_run_say_the_same_of_any_rank(seed):
     model, setup, rank = grid.piped(seed)
     if why := not_derived(model, setup):
         pytest.skip(why)
-    assert grid.disagreements(model, setup, rank=rank) == []
+    assert witnesses.disagreements(model, setup, rank=rank) == []
 
 
 @pytest.mark.parametrize("positions", [33, 4000])
@@ -40,8 +41,8 @@ def test_a_stage_that_fsdp_takes_whole_sends_its_gradients_in_the_models_order(p
     """The last of them still has its name while their sum comes: a block's small bias, and not the large table of positions."""
     setup = pipeline("1f1b", 2, gpus=4, sharding="zero2", sharding_units="model", precision="bf16-mixed")
     model = GPT.replace(positions=positions, learned_positions=positions, layers=4)
-    assert not grid.disagreements(model, setup)
-    assert grid.first_difference(model, setup) is None
+    assert not witnesses.disagreements(model, setup)
+    assert witnesses.first_difference(model, setup) is None
 
 
 def test_what_is_gathered_for_the_next_stages_forward_is_no_backwards():
@@ -57,7 +58,7 @@ def test_what_is_gathered_for_the_next_stages_forward_is_no_backwards():
 def test_every_place_says_the_same_operation_by_operation(model, schedule):
     """Ten blocks on four GPUs: of 2, 3, 3 and 2, or of two stages each."""
     for rank in (0, 3):
-        assert grid.first_difference(model, pipeline(schedule, batches=4), rank=rank) is None
+        assert witnesses.first_difference(model, pipeline(schedule, batches=4), rank=rank) is None
 
 
 @pytest.mark.sampled(1)
@@ -72,7 +73,7 @@ def test_stages_of_divided_matrices_say_the_same(model, schedule, sharding):
     setup = eb.Setup(batch=2, sequence=16, gpus=8 if fsdp else 4, accumulation=4, sharding=sharding, mesh=mesh)
     setup = setup.replace(precision="bf16-mixed" if fsdp else "bf16")
     for rank in (0, setup.gpus - setup.data * 2):
-        assert grid.disagreements(model, setup, rank=rank) == []
+        assert witnesses.disagreements(model, setup, rank=rank) == []
 
 
 MIXTURE = LLAMA.replace(experts=4, experts_per_token=2, expert_width=24)
@@ -107,22 +108,22 @@ def test_a_pipeline_beside_another_dimension_says_the_same_operation_by_operatio
     setup = eb.Setup(batch=2, sequence=16, gpus=data * mesh.size, accumulation=4, mesh=mesh).replace(**changes)
     for rank in (0, setup.gpus // 2 + (mesh.context > 1) * mesh.tensor):
         if setup.offload == "none":  # operations on the host take nothing of the GPU's
-            assert grid.first_difference(model, setup, rank=rank) is None
-        assert grid.disagreements(model, setup, rank=rank) == []
+            assert witnesses.first_difference(model, setup, rank=rank) is None
+        assert witnesses.disagreements(model, setup, rank=rank) == []
 
 
 def test_a_stage_that_begins_with_a_norm_updates_vectors_before_matrices():
     """Adafactor's groups come in the order of their first weights: 112 bytes more than the other way round."""
     model, setup, rank = grid.staged(877)
     assert setup.optimizer == "adafactor" and setup.optimizer_impl == "foreach" and rank >= setup.gpus // 2
-    assert grid.disagreements(model, setup, rank=rank) == []
+    assert witnesses.disagreements(model, setup, rank=rank) == []
 
 
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("seed", range(200))
 def test_any_pipeline_beside_other_dimensions_to_the_byte(seed):
     model, setup, rank = grid.staged(seed)
-    assert grid.disagreements(model, setup, rank=rank) == []
+    assert witnesses.disagreements(model, setup, rank=rank) == []
 
 
 def test_ddp_has_buckets_of_each_stages_own():
@@ -145,7 +146,7 @@ def test_many_micro_batches_are_counted_as_they_run(schedule):
     """A few of them are traced: the others are like them."""
     model, setup = GPT.replace(layers=4), pipeline(schedule, 2, 14, sharding="zero3", gpus=4)
     for rank in (0, 2):
-        assert grid.disagreements(model.replace(vocabulary=100), setup, rank=rank) == []
+        assert witnesses.disagreements(model.replace(vocabulary=100), setup, rank=rank) == []
 
 
 def test_1f1b_on_a_v_keeps_as_much_on_every_gpu():

@@ -5,7 +5,7 @@ import pickle
 import snapshots
 
 from everybyte.evidence import example, snapshot
-from everybyte.evidence.snapshots import where
+from everybyte.evidence.naming import where
 
 
 def test_it_names_nothing_of_a_machine():

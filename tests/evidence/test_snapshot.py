@@ -243,7 +243,7 @@ def test_what_is_innermost_says_whether_it_is_the_loss(names, found):
     }
     files["cross_entropy"] = "/v/site-packages/torch/nn/functional.py"
     frames = [frame(files.get(name, "/me/train.py"), 1, name) for name in names]
-    assert eb.evidence.snapshots.part(frames) == found
+    assert eb.evidence.naming.part(frames) == found
 
 
 @pytest.mark.parametrize("name", ["plain", "expandable", "tight", "zero3", "collected", "zero3-expandable"])

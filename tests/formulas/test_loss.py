@@ -6,6 +6,7 @@ from random import Random
 import grid
 import pytest
 import torch
+import witnesses
 
 import everybyte as eb
 from everybyte.ask.choices import PRECISIONS
@@ -28,7 +29,7 @@ def anything(seed):
 def test_any_model_any_setup(start, sample):
     found = {}
     for seed in sample(range(start, start + 40), 15):
-        if wrong := grid.disagreements(*anything(seed)):
+        if wrong := witnesses.disagreements(*anything(seed)):
             found[seed] = wrong
     assert found == {}
 
@@ -39,14 +40,14 @@ def test_any_model_any_setup(start, sample):
 def test_one_chunk_two_or_many_with_a_smaller_last(precision, tied):
     model = SMALL.replace(tied=tied)
     setups = [SETUP.replace(precision=precision, loss="chunked", loss_chunks=n) for n in (1, 2, 3, 4, 8, 35)]
-    assert {s.loss_chunks: found for s in setups if (found := grid.disagreements(model, s))} == {}
+    assert {s.loss_chunks: found for s in setups if (found := witnesses.disagreements(model, s))} == {}
 
 
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("precision", PRECISIONS)
 def test_gpt2(precision):
     setup = eb.Setup(batch=3, sequence=1000, precision=precision, loss="chunked", loss_chunks=7)
-    assert grid.disagreements(eb.model("gpt2"), setup) == []
+    assert witnesses.disagreements(eb.model("gpt2"), setup) == []
     assert eb.budget(eb.model("gpt2"), setup).peak < eb.budget(eb.model("gpt2"), eb.Setup(precision=precision)).peak
 
 

@@ -4,21 +4,12 @@ import json
 from pathlib import Path
 
 import pytest
+import ran
 
 import everybyte as eb
 
 RECORD = Path(__file__).resolve().parents[2] / "labs/records/scripts/h200.jsonl"
-MODEL = eb.model("llama-3.1-8b").replace(
-    name="four layers",
-    layers=4,
-    width=1024,
-    ffn_width=2816,
-    heads=16,
-    kv_heads=4,
-    head_width=64,
-    vocabulary=32_003,
-    embedding_width=1024,
-)
+MODEL = ran.llama(4)
 SETUP = eb.Setup(batch=8, sequence=256, precision="bf16-mixed")
 
 

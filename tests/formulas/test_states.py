@@ -2,6 +2,7 @@
 
 import grid
 import pytest
+import witnesses
 
 import everybyte as eb
 from everybyte.ask.choices import COMMON_OPTIMIZERS, PRECISIONS
@@ -35,7 +36,7 @@ def name(value):
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize(("model", "setup"), LATIN, ids=name)
 def test_the_gpt2_sizes_with_every_precision_and_optimizer(model, setup):
-    assert grid.disagreements(model, setup) == []
+    assert witnesses.disagreements(model, setup) == []
 
 
 @pytest.mark.sampled(3)
@@ -44,7 +45,7 @@ def test_the_gpt2_sizes_with_every_precision_and_optimizer(model, setup):
 def test_every_choice_on_odd_sizes(precision, optimizer):
     cases = list(grid.states([ODD], [(3, 1000)], [precision], [optimizer]))
     assert len(cases) == (18 if precision == "bf16-master" else 6)
-    assert {name(s): found for m, s in cases if (found := grid.disagreements(m, s))} == {}
+    assert {name(s): found for m, s in cases if (found := witnesses.disagreements(m, s))} == {}
 
 
 @pytest.mark.sampled(6)
@@ -52,7 +53,7 @@ def test_every_choice_on_odd_sizes(precision, optimizer):
 @pytest.mark.parametrize("precision", PRECISIONS)
 def test_other_architectures(model, precision):
     cases = grid.states([model], [(1, 7)], [precision], ["adamw"], ["fused"])
-    assert {name(s): found for m, s in cases if (found := grid.disagreements(m, s))} == {}
+    assert {name(s): found for m, s in cases if (found := witnesses.disagreements(m, s))} == {}
 
 
 def test_real_sizes_with_eager_attention_fused_adam_and_both_gradients():
@@ -64,7 +65,7 @@ def test_real_sizes_with_eager_attention_fused_adam_and_both_gradients():
         attention="eager",
         master_gradients="both",
     )
-    assert grid.disagreements(eb.model("gpt2"), setup) == []
+    assert witnesses.disagreements(eb.model("gpt2"), setup) == []
 
 
 def test_the_whole_grid_has_every_size_precision_and_optimizer_once_for_each_other_choice():
@@ -77,7 +78,9 @@ def test_a_row_too_many_is_found_in_every_part_that_has_it(monkeypatch):
     monkeypatch.setattr(
         eb, "budget", lambda m, *rest, **named: real(m.replace(vocabulary=m.vocabulary + 1), *rest, **named)
     )
-    found = {text.split(",")[0].strip() for text in grid.disagreements(ODD, eb.Setup(batch=1, sequence=8), blocks=[1])}
+    found = {
+        text.split(",")[0].strip() for text in witnesses.disagreements(ODD, eb.Setup(batch=1, sequence=8), blocks=[1])
+    }
     after_step = {f"{part} after_step" for part in ("parameters", "gradients", "optimizer")}
     assert found >= {"parameters rest", "optimizer rest", "rest", "after_step"} | after_step
     assert not found & {"gradients rest", "buffers rest", "activations after_step", "loss after_step"}

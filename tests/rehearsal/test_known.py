@@ -95,15 +95,6 @@ assert asked(attention_mask=padded) > asked(attention_mask=full) + 2, (asked(att
 """
 
 
-@pytest.fixture
-def script(tmp_path):
-    def write(text):
-        (tmp_path / "train.py").write_text(text)
-        return str(tmp_path / "train.py")
-
-    return write
-
-
 def test_what_is_brought_is_known(here, script):
     found = rehearse_script(["python", script(BROUGHT)], quiet=True)
     assert found.status == 0, str(found)

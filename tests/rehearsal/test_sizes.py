@@ -73,15 +73,6 @@ assert rows.shape == (7, 3) and rows.dtype == torch.int8 and inverse.shape == co
 """
 
 
-@pytest.fixture
-def script(tmp_path):
-    def write(text):
-        (tmp_path / "train.py").write_text(text)
-        return str(tmp_path / "train.py")
-
-    return write
-
-
 @pytest.mark.parametrize(("routing", "wanted"), [("balanced", [128] * 8), ("worst", [512, 512, 0, 0, 0, 0, 0, 0])])
 def test_experts_get_the_tokens_that_are_asked_for(here, script, routing, wanted):
     found = rehearse_script(["python", script(WAYS), str(wanted)], quiet=True, routing=routing)

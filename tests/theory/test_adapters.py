@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import grid
 import pytest
+import witnesses
 from agreeing import agree
 
 import everybyte as eb
@@ -48,7 +49,7 @@ def test_families(name):
         for checkpointing in ("none", "full"):
             lora = eb.Lora(8, "all-linear", dtype, base)
             setup = eb.Setup(batch=2, sequence=16, precision=precision, checkpointing=checkpointing, adapters=lora)
-            assert not grid.disagreements(model, setup), (model, setup)
+            assert not witnesses.disagreements(model, setup), (model, setup)
 
 
 @pytest.mark.parametrize("targets", [("v",), ("down",), ("out", "up")])
@@ -59,7 +60,7 @@ def test_targets_behind_the_queries(targets):
         setup = eb.Setup(
             batch=2, sequence=16, precision="bf16", accumulation=accumulation, adapters=eb.Lora(8, targets)
         )
-        assert not grid.disagreements(twin("llama-3.1-8b").replace(layers=layers), setup), layers
+        assert not witnesses.disagreements(twin("llama-3.1-8b").replace(layers=layers), setup), layers
 
 
 @pytest.mark.parametrize("name", ["gpt2", "llama-3.1-8b", "qwen2.5-7b", "gemma-2b"])
@@ -68,11 +69,11 @@ def test_dropout_of_adapters(name):
     pytest.importorskip("peft")
     precision, dtype, base = TYPES[list(TWINS).index(name)]
     setup = eb.Setup(batch=2, sequence=16, precision=precision, adapters=eb.Lora(8, "all-linear", dtype, base, 0.05))
-    assert not grid.disagreements(twin(name), setup)
+    assert not witnesses.disagreements(twin(name), setup)
     pytest.importorskip("bitsandbytes")
     lora = eb.Lora(8, ("out", "up"), base="bf16", dropout=0.05)
     setup = setup.replace(precision="bf16-mixed", quantization="nf4", adapters=lora)
-    assert not grid.disagreements(twin(name), setup)
+    assert not witnesses.disagreements(twin(name), setup)
 
 
 @pytest.mark.sampled(1)
@@ -101,7 +102,7 @@ def test_families_on_several_gpus(name, changes):
     base = "bf16" if changes.get("precision") == "bf16-mixed" and name != "gpt2" else None
     setup = eb.Setup(batch=2, sequence=16, adapters=eb.Lora(8, base=base), **({"precision": "bf16"} | changes))
     model = twin(name).replace(tied=changes.get("sharding_units") is None and twin(name).tied)
-    assert not grid.disagreements(model, setup)
+    assert not witnesses.disagreements(model, setup)
 
 
 def test_only_adapters_are_averaged_and_gathered_are_all():
@@ -335,7 +336,7 @@ def test_families_in_4_bits(name, precision):
     pytest.importorskip("peft")
     pytest.importorskip("bitsandbytes")
     setup = eb.Setup(batch=2, sequence=16, precision=precision, quantization="nf4", adapters=eb.Lora(8, ("out", "up")))
-    assert not grid.disagreements(twin(name), setup)
+    assert not witnesses.disagreements(twin(name), setup)
 
 
 @pytest.mark.thorough("a whole Llama of 8 billion weights")
@@ -344,7 +345,7 @@ def test_qlora_of_a_whole_model_on_a_card_of_24_gb(name):
     pytest.importorskip("peft")
     pytest.importorskip("bitsandbytes")
     model = eb.model(name, code="reference")
-    assert not grid.disagreements(model, QLORA, (1,))
+    assert not witnesses.disagreements(model, QLORA, (1,))
     assert eb.fit(model, QLORA, "rtx-4090", "sequence").value > 8192
     assert not eb.fit(model, QLORA.replace(quantization="none", precision="bf16", adapters=None), "rtx-4090").fits
 

@@ -2,6 +2,7 @@
 
 import grid
 import pytest
+import witnesses
 from agreeing import agree
 
 import everybyte as eb
@@ -23,8 +24,8 @@ SETUP = eb.Setup(batch=2, sequence=128, precision="bf16-mixed")
 def test_any_gpu_of_a_ring_at_every_operation(model, parts, rotation, checkpointing):
     setup = SETUP.replace(gpus=parts, mesh=eb.Mesh(context=parts, rotation=rotation), checkpointing=checkpointing)
     for rank in {0, 1, parts - 1}:
-        assert grid.first_difference(model, setup, rank=rank) is None
-        assert not grid.disagreements(model, setup, rank=rank)
+        assert witnesses.first_difference(model, setup, rank=rank) is None
+        assert not witnesses.disagreements(model, setup, rank=rank)
 
 
 @pytest.mark.sampled(1)
@@ -37,7 +38,7 @@ def test_a_padded_head_keeps_what_it_was_cast_from():
     """Queries normed in fp32, cast by autocast, and padded: of 600 random rings one."""
     model, setup, rank = grid.ring(313)
     assert model.qk_norm and model.head_width % 8
-    assert not grid.disagreements(model, setup, rank=rank)
+    assert not witnesses.disagreements(model, setup, rank=rank)
 
 
 @pytest.mark.parametrize(
@@ -46,7 +47,7 @@ def test_a_padded_head_keeps_what_it_was_cast_from():
 def test_real_models_on_two_rings(name, sharding):
     setup = eb.Setup(batch=1, precision="bf16-mixed", sharding=sharding, gpus=8, mesh=eb.Mesh(context=4))
     for rank in (0, 5):
-        assert not grid.disagreements(eb.model(name, code="reference").replace(layers=2), setup, rank=rank)
+        assert not witnesses.disagreements(eb.model(name, code="reference").replace(layers=2), setup, rank=rank)
 
 
 def _attention(model, setup, rank, phase):
@@ -110,8 +111,8 @@ def test_rings_of_divided_heads_and_of_divided_experts_at_every_operation(model,
     mesh = eb.Mesh(context=2, rotation=rotation, **beside)
     setup = SETUP.replace(precision="bf16", gpus=4 * mesh.tensor, sharding=sharding, mesh=mesh)
     for rank in (0, mesh.tensor + 1):
-        assert grid.first_difference(model, setup.replace(accumulation=2), rank=rank) is None
-        assert not grid.disagreements(model, setup.replace(checkpointing="full"), rank=rank)
+        assert witnesses.first_difference(model, setup.replace(accumulation=2), rank=rank) is None
+        assert not witnesses.disagreements(model, setup.replace(checkpointing="full"), rank=rank)
 
 
 @pytest.mark.sampled(1)
@@ -125,7 +126,7 @@ def test_llama_on_rings_of_tensor_parallel_nodes():
     setup = eb.Setup(
         batch=1, sequence=32768, precision="bf16-mixed", checkpointing="full", sharding="zero3", gpus=64, mesh=mesh
     )
-    assert not grid.disagreements(eb.model("llama-3.1-8b", code="reference").replace(layers=4), setup, rank=24)
+    assert not witnesses.disagreements(eb.model("llama-3.1-8b", code="reference").replace(layers=4), setup, rank=24)
 
 
 REFUSED = [
@@ -161,7 +162,7 @@ def test_in_fp32_a_ring_takes_whole_rows_of_the_kernel_and_no_fewer_key_heads():
             witness(GPT, setup)
         with pytest.raises(ValueError, match="no ring takes fewer key heads than query heads in fp32"):
             witness(LLAMA, setup.replace(sequence=256))
-    assert not grid.disagreements(GPT.replace(positions=256), setup.replace(sequence=256), rank=2)
+    assert not witnesses.disagreements(GPT.replace(positions=256), setup.replace(sequence=256), rank=2)
 
 
 ASKED = {

@@ -2,6 +2,7 @@
 
 import grid
 import pytest
+import witnesses
 from agreeing import agree
 
 import everybyte as eb
@@ -18,7 +19,7 @@ def test_any_step_to_the_byte(start):
 
 def test_a_block_that_is_gathered_while_the_head_runs_is_no_part_of_the_loss():
     """Of 5,000 random steps one had its peak there, in blocks of 512 bytes."""
-    assert not grid.disagreements(*grid.everything(4542)[:2])
+    assert not witnesses.disagreements(*grid.everything(4542)[:2])
 
 
 @pytest.mark.sampled(1)
@@ -27,7 +28,7 @@ def test_any_step_at_every_operation(start):
     for seed in range(start, start + 4):
         model, setup, _ = grid.everything(seed)
         if not_derived(model, setup) is None and setup.offload == "none":  # whose timeline has the CPU's operations too
-            assert grid.first_difference(model, setup) is None, (model, setup)
+            assert witnesses.first_difference(model, setup) is None, (model, setup)
 
 
 def test_of_a_products_casts_the_inputs_is_made_last_and_its_gradient_first():
@@ -46,7 +47,7 @@ def test_gradients_added_up_whole_are_gradients(precision, sharding):
     """Without synchronization FSDP keeps whole gradients between batches: under autocast, as casts to fp32."""
     model = eb.Model(layers=2, width=8, heads=2, vocabulary=101, positions=32)
     setup = eb.Setup(batch=2, sequence=32, precision=precision, sharding=sharding, gpus=2, accumulation=3, no_sync=True)
-    assert not grid.disagreements(model, setup)
+    assert not witnesses.disagreements(model, setup)
 
 
 @pytest.mark.parametrize(
@@ -65,7 +66,7 @@ def test_heads_that_turn_in_part_with_normed_queries_and_keys(changes):
     )  # fmt: skip
     assert model.family == "llama" and model.turning == 8 and model.qk_norm
     setup = eb.Setup(batch=2, sequence=32, **changes)
-    assert not grid.disagreements(model, setup)
+    assert not witnesses.disagreements(model, setup)
     for plain in ({"rotary_percent": 100}, {"qk_norm": False}):
         assert eb.budget(model.replace(**plain), setup).phases != eb.budget(model, setup).phases
 
@@ -85,7 +86,7 @@ LARGE = [
 @pytest.mark.parametrize(("name", "changes"), LARGE)
 def test_real_models_on_many_gpus(name, changes):
     setup = eb.Setup(batch=1, sequence=4096, precision="bf16-mixed", **changes)
-    assert not grid.disagreements(eb.model(name, code="reference"), setup)
+    assert not witnesses.disagreements(eb.model(name, code="reference"), setup)
 
 
 @pytest.mark.parametrize("checkpointing", ["none", "full", "operations"])
@@ -103,7 +104,7 @@ def test_whole_gradients_of_more_blocks_than_are_traced(checkpointing):
         no_sync=True,
         checkpointing=checkpointing,
     )
-    assert not grid.disagreements(model, setup)
+    assert not witnesses.disagreements(model, setup)
 
 
 def test_no_model_of_the_catalog_gets_a_number_of_another_architecture():
@@ -116,5 +117,5 @@ def test_no_model_of_the_catalog_gets_a_number_of_another_architecture():
                 eb.budget(model, setup)
         elif name not in ("gpt2-large", "gpt2-xl"):
             agreed += 1
-            assert not grid.disagreements(model.replace(layers=1), setup, (1,)), name
+            assert not witnesses.disagreements(model.replace(layers=1), setup, (1,)), name
     assert agreed > 30

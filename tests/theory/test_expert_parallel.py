@@ -2,6 +2,7 @@
 
 import grid
 import pytest
+import witnesses
 from agreeing import agree
 
 import everybyte as eb
@@ -33,8 +34,8 @@ def _among(gpus, parts, **changes):
 def test_at_every_operation(parts, checkpointing, precision):
     for routing in (1.0, 1.25, min(parts, 4)):
         setup = _on(parts, routing, precision=precision, checkpointing=checkpointing)
-        assert grid.first_difference(MODEL, setup) is None
-        assert not grid.disagreements(MODEL, setup, rank=parts - 1)
+        assert witnesses.first_difference(MODEL, setup) is None
+        assert not witnesses.disagreements(MODEL, setup, rank=parts - 1)
 
 
 @pytest.mark.sampled(1)
@@ -45,7 +46,7 @@ def test_any_mixture_to_the_byte(start):
 
 def test_mixtral_itself():
     setup = eb.Setup(batch=1, sequence=4096, precision="bf16", checkpointing="full", gpus=8, mesh=eb.Mesh(expert=8))
-    assert not grid.disagreements(eb.model("mixtral-8x7b", code="reference"), setup)
+    assert not witnesses.disagreements(eb.model("mixtral-8x7b", code="reference"), setup)
 
 
 @pytest.mark.sampled(4)
@@ -55,9 +56,9 @@ def test_mixtral_itself():
 def test_beside_data_at_every_operation(gpus, parts, checkpointing, sharding):
     """Experts on every GPU of a group once, twice and more often than there are experts: cut by experts, or by their rows."""
     setup = _among(gpus, parts, sharding=sharding, checkpointing=checkpointing, precision="bf16-mixed")
-    assert grid.first_difference(MODEL, setup) is None
+    assert witnesses.first_difference(MODEL, setup) is None
     for rank in (0, 1):
-        assert not grid.disagreements(MODEL, setup.replace(precision="bf16", accumulation=2), rank=rank)
+        assert not witnesses.disagreements(MODEL, setup.replace(precision="bf16", accumulation=2), rank=rank)
 
 
 @pytest.mark.sampled(2)
@@ -72,8 +73,8 @@ def test_whose_matrices_are_divided_too_at_every_operation(gpus, parts, tensor, 
     setup = SETUP.replace(gpus=gpus, sharding=sharding, checkpointing=checkpointing)
     for rank, precision, routing in ((0, "bf16-mixed", 1.25), (tensor - 1, "bf16", min(parts, 4)), (1, "fp32", 1.0)):
         run = setup.replace(precision=precision, mesh=eb.Mesh(**ways, routing=routing))
-        assert grid.first_difference(model, run, rank=rank) is None
-        assert not grid.disagreements(model, run, rank=rank)
+        assert witnesses.first_difference(model, run, rank=rank) is None
+        assert not witnesses.disagreements(model, run, rank=rank)
 
 
 @pytest.mark.sampled(1)
@@ -131,7 +132,7 @@ def test_a_share_is_refused_for_a_weight_that_is_there():
     """The last of 8 GPUs has fewer of the 28 units of a dense MLP, of which a mixture has none."""
     model = MODEL.replace(vocabulary=128, ffn_width=28)
     setup = _among(8, 2, sharding="zero3")
-    assert not grid.disagreements(model, setup, rank=7)
+    assert not witnesses.disagreements(model, setup, rank=7)
     dense = model.replace(experts=0, experts_per_token=0, expert_width=0)
     with pytest.raises(
         ValueError, match=r"budget.rank: 7 has less than 4 of the 28 rows of mlp.gate.weight in mixture"
@@ -150,7 +151,7 @@ def test_mixtral_on_64_with_eight_experts_each_cut_in_four():
         batch=1, sequence=4096, precision="bf16-mixed", checkpointing="full", sharding="zero3", gpus=64,
         mesh=eb.Mesh(tensor=4, expert=8),
     )  # fmt: skip
-    assert not grid.disagreements(eb.model("mixtral-8x7b", code="reference").replace(layers=4), setup, rank=7)
+    assert not witnesses.disagreements(eb.model("mixtral-8x7b", code="reference").replace(layers=4), setup, rank=7)
 
 
 def test_mixtral_on_64():
@@ -163,7 +164,7 @@ def test_mixtral_on_64():
         gpus=64,
         mesh=eb.Mesh(expert=8),
     )
-    assert not grid.disagreements(eb.model("mixtral-8x7b", code="reference"), setup, rank=7)
+    assert not witnesses.disagreements(eb.model("mixtral-8x7b", code="reference"), setup, rank=7)
 
 
 @pytest.mark.parametrize("routing", [0.3, 1.0, 1.25, 4.0])

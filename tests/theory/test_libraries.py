@@ -2,6 +2,7 @@
 
 import grid
 import pytest
+import witnesses
 from agreeing import agree
 
 import everybyte as eb
@@ -24,7 +25,7 @@ def test_the_theory_is_the_library_s_loop(precision, changes):
     pytest.importorskip("torch")
     assert ODD.parameters % 2
     for model in (GPT, ODD, LLAMA, GEMMA):
-        assert not grid.disagreements(model, SETUP.replace(precision=precision, **changes)), model.name
+        assert not witnesses.disagreements(model, SETUP.replace(precision=precision, **changes)), model.name
 
 
 @pytest.mark.sampled(2)

@@ -2,6 +2,7 @@
 
 import grid
 import pytest
+import witnesses
 from agreeing import agree
 
 import everybyte as eb
@@ -31,7 +32,7 @@ MODELS = {
 def test_the_theory_is_pytorch_s_own_code(name, precision):
     shape = [(3, 33), (1, 1), (8, 64)][list(PRECISIONS).index(precision) % 3]
     setup = SETUP.replace(batch=shape[0], sequence=shape[1], precision=precision)
-    assert not grid.disagreements(MODELS[name], setup)
+    assert not witnesses.disagreements(MODELS[name], setup)
 
 
 @pytest.mark.sampled(2)
@@ -70,7 +71,7 @@ def test_with_other_ways_to_save(changes):
     if "quantization" in changes:
         pytest.importorskip("bitsandbytes")
     for name in ("gpt", "llama"):
-        assert not grid.disagreements(MODELS[name], SETUP.replace(**changes)), name
+        assert not witnesses.disagreements(MODELS[name], SETUP.replace(**changes)), name
 
 
 def test_the_chunks_are_pytorch_s():

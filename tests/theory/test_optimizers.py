@@ -6,6 +6,7 @@ import grid
 import pytest
 import torch
 import torch.distributed as dist
+import witnesses
 from agreeing import agree
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Shard, _collective_utils, debug
@@ -43,7 +44,7 @@ def test_the_theory_is_the_optimizer_s_own_code(optimizer, impl, precision):
     needs(optimizer)
     setup = eb.Setup(batch=1, sequence=8, precision=precision, optimizer=optimizer, optimizer_impl=impl)
     for model in (GPT, LLAMA, MIXTRAL, GEMMA):
-        assert not grid.disagreements(model, setup), model.name
+        assert not witnesses.disagreements(model, setup), model.name
 
 
 @pytest.mark.parametrize("name", ["gpt2"])
@@ -51,7 +52,7 @@ def test_the_theory_is_the_optimizer_s_own_code(optimizer, impl, precision):
 def test_whole_models(name, optimizer):
     needs(optimizer)
     setup = eb.Setup(batch=1, sequence=128, precision="bf16-mixed", optimizer=optimizer, checkpointing="full")
-    assert not grid.disagreements(eb.model(name, code="reference"), setup)
+    assert not witnesses.disagreements(eb.model(name, code="reference"), setup)
 
 
 @pytest.mark.sampled(2)
@@ -68,7 +69,7 @@ def test_lion_beside_divided_matrices(sequence_parallel):
     needs("lion")
     mesh = eb.Mesh(tensor=2, sequence_parallel=sequence_parallel)
     setup = eb.Setup(batch=1, sequence=8, precision="bf16", optimizer="lion", sharding="zero3", gpus=6, mesh=mesh)
-    assert not grid.disagreements(LLAMA.replace(vocabulary=102), setup, rank=1)
+    assert not witnesses.disagreements(LLAMA.replace(vocabulary=102), setup, rank=1)
 
 
 @pytest.mark.parametrize(("gpus", "states"), [(1, "8-bit"), (2, "8-bit"), (3, "32-bit")])
@@ -80,7 +81,7 @@ def test_the_share_decides_whether_states_are_in_8_bits(gpus, states):
     share = -(-model.parameters // gpus)
     kept = {"8-bit": 2 * share + 2 * 4 * -(-share // 256) + 2 * 256 * 4, "32-bit": 2 * 4 * share}[states]
     assert eb.budget(model, setup).moments["rest"]["optimizer"] == kept
-    assert not grid.disagreements(model, setup)
+    assert not witnesses.disagreements(model, setup)
 
 
 def over_shares(optimizer, impl, fsdp, rows=8):

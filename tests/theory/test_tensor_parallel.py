@@ -2,6 +2,7 @@
 
 import grid
 import pytest
+import witnesses
 
 import everybyte as eb
 
@@ -17,7 +18,7 @@ MIXTURE = LLAMA.replace(name="mixture", experts=4, experts_per_token=2, expert_w
 @pytest.mark.parametrize("seed", range(100))
 def test_any_architecture_divided_any_way(seed):
     model, setup, rank = grid.divided(seed)
-    assert not grid.disagreements(model, setup, rank=rank)
+    assert not witnesses.disagreements(model, setup, rank=rank)
 
 
 @pytest.mark.parametrize("sequence_parallel", [True, False])
@@ -27,7 +28,7 @@ def test_every_place_of_the_timeline(model, sequence_parallel, loss_parallel):
     """Not the peak alone: after each operation as much lives, of each part."""
     mesh = eb.Mesh(tensor=4, sequence_parallel=sequence_parallel, loss_parallel=loss_parallel)
     setup = eb.Setup(batch=3, sequence=32, precision="bf16", gpus=4, mesh=mesh)
-    assert grid.first_difference(model, setup) is None
+    assert witnesses.first_difference(model, setup) is None
 
 
 @pytest.mark.parametrize("units", ["block", "block+ends"])
@@ -36,7 +37,7 @@ def test_gradients_in_flight_while_a_table_s_is_redistributed(units):
     sends still lives when the table's gradient is cut by the vocabulary."""
     setup = eb.Setup(batch=1, sequence=16, precision="bf16-mixed", gpus=4, sharding="zero3", mesh=eb.Mesh(tensor=2))
     setup = setup.replace(sharding_units=units)
-    assert grid.first_difference(LLAMA, setup) is None
+    assert witnesses.first_difference(LLAMA, setup) is None
 
 
 def test_weights_divide_and_a_table_s_gradient_does_not():
@@ -63,13 +64,13 @@ def test_each_expert_is_divided_and_its_router_is_not():
     )  # fp32, three parts of four, a fourth
     trace = eb.dry_run(MIXTURE, setup)
     assert trace.parts_at("rest")["parameters"] == mine
-    assert not grid.disagreements(MIXTURE, setup, rank=3)
+    assert not witnesses.disagreements(MIXTURE, setup, rank=3)
 
 
 def test_mixtral_on_64_with_its_experts_divided_by_8():
     setup = eb.Setup(batch=1, sequence=4096, precision="bf16-mixed", checkpointing="full", sharding="zero3", gpus=64,
                      mesh=eb.Mesh(tensor=8))  # fmt: skip
-    assert not grid.disagreements(eb.model("mixtral-8x7b", code="reference").replace(layers=4), setup, rank=7)
+    assert not witnesses.disagreements(eb.model("mixtral-8x7b", code="reference").replace(layers=4), setup, rank=7)
 
 
 def test_mixtures_are_drawn_with_and_without_fsdp():
@@ -94,7 +95,7 @@ def test_what_operations_keep_of_divided_matrices_is_each_gpus_part(model, shard
     """Products and attention are kept, and sums over GPUs are made again; the timeline says the same operation by operation."""
     setup = eb.Setup(batch=2, sequence=16, precision="bf16", checkpointing="operations", sharding=sharding, mesh=eb.Mesh(tensor=8),
                      gpus=8 * (1 + (sharding != "none")))  # fmt: skip
-    assert grid.first_difference(model, setup) is None and not grid.disagreements(model, setup)
+    assert witnesses.first_difference(model, setup) is None and not witnesses.disagreements(model, setup)
     at = "after_forward"
     none, kept = (
         eb.budget(model, setup.replace(checkpointing=c)).parts_at(at)["activations"] for c in ("none", "operations")
@@ -107,7 +108,7 @@ def test_a_norms_gradient_is_added_before_its_inputs_meet(seed):
     """Their weights are DTensors, and their inputs become some: between a norm and the residual stream stands a node of its own."""
     model, setup, rank = grid.staged(seed)
     assert setup.mesh.tensor > 1 and setup.fsdp and setup.accumulation > 1
-    assert grid.first_difference(model, setup, rank=rank) is None
+    assert witnesses.first_difference(model, setup, rank=rank) is None
 
 
 def test_what_does_not_divide_is_named_with_the_nearest_that_does():

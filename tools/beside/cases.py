@@ -127,6 +127,11 @@ def case(group, name, script, words, **more):
     return said | more
 
 
+def configured(setting):
+    """The variables that set PyTorch's allocator, by its new name and its old one."""
+    return dict.fromkeys(("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"), setting)
+
+
 def cases(kernels: list) -> list[dict]:
     """All of them. kernels: what `tests/rehearsal/kernels.py` is asked, a list for each kernel."""
     made = [case("scripts", name, script, words) for script, named in SCRIPTS.items() for name, words in named.items()]
@@ -143,7 +148,7 @@ def cases(kernels: list) -> list[dict]:
         for most, setting in zip(batches, ("", "expandable_segments:True"), strict=True):
             said = {"how": "alone"}
             if setting:
-                said["environment"] = {"PYTORCH_ALLOC_CONF": setting, "PYTORCH_CUDA_ALLOC_CONF": setting}
+                said["environment"] = configured(setting)
             for batch in (most, most + 1):
                 title = f"{name}{' expandable' * bool(setting)} batch {batch}"
                 made.append(case("borders", title, "decoder", f"{kind} {batch} {length} {words} {fields}", **said))
@@ -153,7 +158,7 @@ def cases(kernels: list) -> list[dict]:
             made.append(case("later", f"{kind} {words}", "decoder", f"{kind} 4 512 {words} {fields}"))
     made += [case("methods", method, "methods", f"{method} 4 1024 {SMALL}") for method in METHODS]
     for name, (words, setting) in EPOCHS.items():
-        said = {"environment": {"PYTORCH_ALLOC_CONF": setting, "PYTORCH_CUDA_ALLOC_CONF": setting}} if setting else {}
+        said = {"environment": configured(setting)} if setting else {}
         order, how = words.split()
         made.append(case("epochs", f"epoch {name}", "epoch", f"llama 4 150 {order} {how} {SMALL}", **said))
     made.append(case("phases", "phases", "phases", "FOLDER"))

@@ -8,7 +8,7 @@ from ..ask.setup import Setup
 from ..catalog import Gpu, Model, gpus
 from ..common import checks
 from ..evidence import Memory, Message, Snapshot, message
-from .advice import CAUSES, SAID, Advice, Diagnosis, Suspect, advised, general, ranked, switches  # noqa: F401
+from .advice import CAUSES, SAID, Diagnosis, Suspect, advised, general, ranked, switches
 from .headroom import Headroom, find_gpu
 from .recorded import recorded
 

@@ -56,7 +56,7 @@ class Message:
         graphs: of the allocated, what pools of CUDA graphs hold, free blocks among them.
         exact: names of the numbers that the text has in whole bytes. phase: of the run, by the traceback: `forward`, `backward`,
             `optimizer`, `collective`, `evaluation`, `generation`, `load` or `save`; "" where nothing tells. line: the script's own
-            innermost. call: the innermost function. part: of memory that was asked for, as `snapshots.part` has it.
+            innermost. call: the innermost function. part: of memory that was asked for, as `naming.part` has it.
     """
 
     kind: str

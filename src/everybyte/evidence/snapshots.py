@@ -16,7 +16,7 @@ from ..common import checks
 from ..common.tables import Shown, Table
 from ..units import text
 from .growing import Growth, Pinned, emptied, grown, pinned, steps
-from .naming import NO_FRAME, RECORDED, Frames, Made, Names, part, where  # noqa: F401
+from .naming import Frames, Made, Names, part
 from .pickles import Refused, read, refuse
 
 STATES = ("active_allocated", "active_awaiting_free", "active_pending_free", "inactive")
