@@ -19,13 +19,13 @@ OTHERS = {
 
 @pytest.mark.parametrize("command", OTHERS)
 def test_another_answer_has_it_too_and_one_that_is_short_of_a_field_has_not(command):
-    assert {*OTHERS} == {*words.SCHEMAS}
-    validator = Draft202012Validator(words.SCHEMAS[command])
-    validator.check_schema(words.SCHEMAS[command])
+    assert {*OTHERS} == {*words.schemas()} == {*words.SAID["schemas"]}
+    validator = Draft202012Validator(words.schemas()[command])
+    validator.check_schema(words.schemas()[command])
     found = schemas.answered(command, OTHERS[command])
     validator.validate(found)
     one = found[0] if isinstance(found, list) else found
-    name = (words.SCHEMAS[command].get("items") or words.SCHEMAS[command])["required"][0]
+    name = (words.schemas()[command].get("items") or words.schemas()[command])["required"][0]
     del one[name]
     with pytest.raises(ValidationError, match=f"'{name}' is a required property"):
         validator.validate(found)
@@ -33,11 +33,11 @@ def test_another_answer_has_it_too_and_one_that_is_short_of_a_field_has_not(comm
 
 @pytest.mark.parametrize("command", ["models", "gpus", "formulas", "budget", "snapshot", "doctor", "align", "serve"])
 def test_it_is_what_is_made_of_the_answers(command):
-    assert schemas.made(command) == words.SCHEMAS[command], "python tools/schemas.py"
+    assert schemas.made(command) == words.schemas()[command], "python tools/schemas.py"
 
 
 def test_the_command_prints_it(capsys):
     assert main(["schema", "fit", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out) == words.SCHEMAS["fit"]
+    assert json.loads(capsys.readouterr().out) == words.schemas()["fit"]
     assert main(["schema", "record"]) == 2
     assert "schema.answer: 'record' is unknown" in capsys.readouterr().err

@@ -32,8 +32,8 @@ def completion(options):
 
 
 def schema(options):
-    checks.one_of("schema", "answer", options.answer, words.SCHEMAS)
-    said = words.SCHEMAS[options.answer]
+    checks.one_of("schema", "answer", options.answer, words.SAID["schemas"])
+    said = words.schemas()[options.answer]
     return said, json.dumps(said, indent=1), 0
 
 

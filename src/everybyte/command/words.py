@@ -27,15 +27,19 @@ from .completion import SHELLS
 SAID = files.toml(__package__, "words.toml")
 #: Commands that take a script and its arguments after `--`.
 SCRIPTED = ("rehearse", "diff", "bisect", "doctor")
-#: Command -> the JSON Schema of its answer, as tools/schemas.py writes them.
-SCHEMAS: dict[str, dict[str, Any]] = files.parsed(resources.files(__package__).joinpath("schemas.json").read_bytes())
 #: Exit status -> when it is returned.
 STATUSES = {int(status): said for status, said in SAID["statuses"].items()}
 #: Option, or field of a setup -> its allowed words, for the help and for completion.
 ALLOWED: dict[str, tuple[str, ...]] = dict(CHOICES) | {
     "method": tuple(MODELS), "vary": VARY, "reference": REFERENCES, "cache": CACHES, "cache_dtype": tuple(CACHE_TYPES),
-    "weights": WEIGHTS, "answer": tuple(SCHEMAS), "shell": SHELLS, "collate": tuple(COLLATORS), "order": tuple(ORDERS), "code": CODES, "conf": (EXPANDABLE,),
+    "weights": WEIGHTS, "answer": tuple(SAID["schemas"]), "shell": SHELLS, "collate": tuple(COLLATORS), "order": tuple(ORDERS), "code": CODES, "conf": (EXPANDABLE,),
 }  # fmt: skip
+
+
+@cache
+def schemas() -> dict[str, dict[str, Any]]:
+    """Command -> the JSON Schema of its answer, as tools/schemas.py writes them."""
+    return files.parsed(resources.files(__package__).joinpath("schemas.json").read_bytes())
 
 
 class _Parser(argparse.ArgumentParser):
