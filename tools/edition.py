@@ -28,6 +28,7 @@ from itertools import groupby
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
+import home
 import nbformat
 import warm
 from contents import Entry, contents
@@ -214,7 +215,7 @@ def write_sources(source: Path, only: list[str], jobs: int, timeout: int, anew: 
         for folder in ("notebooks", "labs")
         for p in sorted((source / folder).glob("*.md"))
     ]
-    trees.append(("Reference", [Path(name).with_suffix("") for name in reference]))
+    trees.append(("Reference", [Path("about"), *(Path(name).with_suffix("") for name in reference)]))
     trees.append(("In the room, and elsewhere", more))
     trees = "".join(
         f"\n```{{toctree}}\n:hidden:\n:caption: {caption}\n\n" + "\n".join(p.as_posix() for p in paths) + "\n```\n"
@@ -223,10 +224,10 @@ def write_sources(source: Path, only: list[str], jobs: int, timeout: int, anew: 
     )
     bring_linked(source)
     for path in (p for kind in ("md", "ipynb") for p in source.rglob(f"*.{kind}")):
-        text = path.read_text(encoding="utf-8")  # the README is the first page here
-        path.write_text(text.replace("](../README.md", "](../index.md"), encoding="utf-8")
-    readme = (source / "README.md").rename(source / "index.md")
-    readme.write_text(readme.read_text(encoding="utf-8") + trees, encoding="utf-8")
+        text = path.read_text(encoding="utf-8")  # the README is a page of its own here
+        path.write_text(text.replace("](../README.md", "](../about.md"), encoding="utf-8")
+    (source / "README.md").rename(source / "about.md")
+    (source / "index.md").write_text(home.page(entries, ROOT) + trees, encoding="utf-8")
 
 
 def vendor(place: Path) -> None:

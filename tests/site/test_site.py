@@ -1,9 +1,10 @@
 """The static edition's own parts, without a browser: what is refused, what is written, what stands on a slide."""
 
 import re
-from html import unescape
+from html import escape, unescape
 
 import edition
+import home
 import lints
 import nbformat
 import pages
@@ -68,6 +69,22 @@ def test_a_picture_becomes_a_file_with_its_text_and_a_widget_keeps_it_as_its_pla
     )
     assert 'alt="four &quot;bars&quot;, 3 GiB" width="50"' in text
     assert edition.WIDGET_VIEW not in cell.outputs[0].data
+
+
+def test_a_card_s_words_stand_in_its_place_until_it_is_alive(tmp_path):
+    view = {edition.WIDGET_VIEW: {"model_id": "abc"}, "text/html": "<details>the answer</details>"}
+    (cell,) = edition.live(new_notebook(cells=[shows(view)]), "one", tmp_path).cells
+    said = '<div class="everybyte-live" data-model="abc"><details>the answer</details></div>'
+    assert cell.outputs[0].data["text/html"] == said
+
+
+def test_the_first_page_is_a_step_and_every_chapter_by_its_question():
+    entries = edition.written()
+    text = home.page(entries, edition.ROOT)
+    assert text.index("everybyte-alone") < text.index("## The chapters") < text.index("everybyte-card\"")
+    for entry in entries:
+        assert f'href="{entry.path[:-6]}.html"' in text and escape(entry.question) in text
+    assert 'data-guesses="P17.1 ' in text or 'data-guesses="P17.1"' in text
 
 
 def test_a_link_in_an_output_leads_to_the_page(tmp_path):
