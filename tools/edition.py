@@ -227,6 +227,7 @@ def write_sources(source: Path, only: list[str], jobs: int, timeout: int, anew: 
         text = path.read_text(encoding="utf-8")  # the README is a page of its own here
         path.write_text(text.replace("](../README.md", "](../about.md"), encoding="utf-8")
     (source / "README.md").rename(source / "about.md")
+    (source / "extra" / "interview.html").write_text(home.room(), encoding="utf-8")
     (source / "index.md").write_text(home.page(entries, ROOT) + trees, encoding="utf-8")
 
 

@@ -8,8 +8,10 @@ from pathlib import Path
 import nbformat
 from contents import Entry
 
-from everybyte import explore
+from everybyte import Setup, explore
 from everybyte.explore.alone import embedded
+from everybyte.teach import interview
+from everybyte.teach.interviewing.room import page as rooms
 
 #: What the page says; `{explorer}` and `{map}` are HTML.
 TEXT = """# Every Byte
@@ -24,7 +26,8 @@ This is one training step. Play it, point at it, or take it by the arrow keys. E
 derives, PyTorch agrees to the byte without a GPU, and so does an H200.
 
 [Read from the beginning](notebooks/00_start_here.ipynb), [size your own model](notebooks/18_your_own_model.ipynb), find out
-[why a job died](notebooks/43_out_of_memory.ipynb), or [install it](about.md#start).
+[why a job died](notebooks/43_out_of_memory.ipynb), or [install it](about.md#start). The evening before an interview, sit down in
+<a href="interview.html">the interview room</a>.
 
 ## The chapters
 
@@ -43,6 +46,20 @@ try {
   }
 } catch {}
 </script>"""
+
+
+#: The cases of the interview room: model, GPU, setup.
+ROOMS = (
+    ("llama-3.1-8b", "h100-80gb", None),
+    ("llama-3.2-1b", "rtx-4090", Setup(batch=2, sequence=2048, precision="bf16-mixed")),
+    ("gpt2-xl", "a100-40gb", Setup(batch=4, sequence=1024, precision="bf16-mixed")),
+    ("mixtral-8x7b", "h200", None),
+)
+
+
+def room() -> str:
+    """The interview room as a page of the edition."""
+    return rooms([interview(*case) for case in ROOMS])
 
 
 def page(entries: list[Entry], root: Path) -> str:
