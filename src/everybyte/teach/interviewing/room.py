@@ -5,8 +5,6 @@ from collections.abc import Sequence
 from html import escape
 from importlib import resources
 
-from .deck import Deck
-
 _PAGE = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width"><title>Every Byte: the interview room</title>
 <style>
@@ -35,7 +33,7 @@ def _read(name):
     return resources.files(__package__).joinpath(name).read_text(encoding="utf-8")
 
 
-def given(decks: Sequence[Deck], beside: str = "", ending: str = ".ipynb") -> dict:
+def given(decks: Sequence, beside: str = "", ending: str = ".ipynb") -> dict:
     """What the room shows. decks: of the same cards, each for another case. beside: the folder of the chapters; ending: of their files."""
     cards = [{"id": c.id, "part": c.part, "topic": c.topic, "chapter": c.chapter + ending} for c in decks[0].cards]
     return {"cards": cards, "decks": [{"label": _label(d), "texts": [_texts(d.card(c["id"])) for c in cards]} for d in decks], "beside": beside}  # fmt: skip
@@ -51,7 +49,7 @@ def _texts(card):
     return [card.question, card.answer, card.follow_up, card.wrong, card.why, *card.apology]
 
 
-def shown(deck: Deck):
+def shown(deck):
     """The room in a notebook: a widget."""
     import anywidget
     import traitlets
@@ -69,7 +67,7 @@ def shown(deck: Deck):
     return Shown(given=given([deck]))
 
 
-def page(decks: Sequence[Deck], beside: str = "notebooks/", ending: str = ".html") -> str:
+def page(decks: Sequence, beside: str = "notebooks/", ending: str = ".html") -> str:
     """The room as a page of its own, with the cards to print on both sides of paper."""
     said = given(decks, beside, ending)
     program, mark = _read("room.js"), "export default"
