@@ -24,6 +24,7 @@ from contextlib import contextmanager
 from functools import cache
 from html.parser import HTMLParser
 from importlib.metadata import PackageNotFoundError, distribution, version
+from inspect import signature
 from itertools import groupby
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
@@ -33,6 +34,7 @@ import nbformat
 import warm
 from contents import Entry, contents
 from tqdm import tqdm
+from tracks import tracks
 
 from everybyte.draw import ON_SLIDE
 from notebooks import ROOT, WIDGET_VIEW, canonical, run
@@ -353,9 +355,19 @@ def main(build: Callable, output: Path, about: str, arguments: list[str] | None 
     parser.add_argument("--only", nargs="+", default=[], metavar="SLUG", help="run these notebooks alone")
     parser.add_argument("--jobs", type=int, default=2, help="notebooks run at once (default: 2)")
     parser.add_argument("--fresh", action="store_true", help="run notebooks that have not changed, too")
+    more = {"course": ""} if "course" in signature(build).parameters else {}
+    if more:
+        parser.add_argument(
+            "--track",
+            metavar="NAME",
+            dest="course",
+            default="",
+            help=f"a track's chapters as one deck, too: {', '.join(tracks())}",
+        )
     options = parser.parse_args(arguments)
+    more = {name: getattr(options, name) for name in more}
     try:
-        build(options.output.resolve(), options.only, options.jobs, options.fresh)
+        build(options.output.resolve(), options.only, options.jobs, options.fresh, **more)
     except PackageNotFoundError as missing:
         print(f"{missing.name} is not installed: python -m pip install -c constraints.txt -e .[site]", file=sys.stderr)
         return 1

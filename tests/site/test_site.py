@@ -81,7 +81,7 @@ def test_a_card_s_words_stand_in_its_place_until_it_is_alive(tmp_path):
 def test_the_first_page_is_a_step_and_every_chapter_by_its_question():
     entries = edition.written()
     text = home.page(entries, edition.ROOT)
-    assert text.index("everybyte-alone") < text.index("## The chapters") < text.index("everybyte-card\"")
+    assert text.index("everybyte-alone") < text.index("## The chapters") < text.index('everybyte-card"')
     for entry in entries:
         assert f'href="{entry.path[:-6]}.html"' in text and escape(entry.question) in text
     assert 'data-guesses="P17.1 ' in text or 'data-guesses="P17.1"' in text
@@ -322,3 +322,16 @@ def test_code_data_and_versions_decide_what_is_run_again(tmp_path, monkeypatch):
     (data.parent / "__pycache__" / "x.pyc").write_text("made by Python")
     assert code(tmp_path) == seen[-1]
     assert any((edition.ROOT / "src" / "everybyte").rglob("*.toml")) and len(code()) == 64
+
+
+def test_a_track_is_one_deck_with_every_widget_of_its_chapters():
+    def one(title, model):
+        state = {slides.STATES: {"version_major": 2, "version_minor": 0, "state": {model: {}}}}
+        return new_notebook(
+            cells=[new_markdown_cell(f"# {title}\n\nx"), new_code_cell("x")], metadata={"widgets": state}
+        )
+
+    whole = slides.joined([one("A", "a"), one("B", "b")])
+    assert [c.source.partition("\n")[0] for c in whole.cells] == ["# A", "x", "## B", "x"]
+    assert set(whole.metadata["widgets"][slides.STATES]["state"]) == {"a", "b"}
+    assert len({c.id for c in whole.cells}) == 4
