@@ -249,6 +249,7 @@ def spared(seed: int, draw) -> tuple[eb.Model, eb.Setup, int] | None:
     model, setup, rank = kind(draw(range(10**6)))
     setup = setup.replace(**SPARED[way](setup, draw))
     setup.check_model(model)
+    setup.check_rank("grid", model, rank if kind in meshes else 0)
     if not_derived(model, setup) is None:
         return model, setup, rank if kind in meshes else 0
 
@@ -266,8 +267,9 @@ def _one_in_k(setup, draw):
 
 
 def _resharded(setup, draw):
-    how = draw(["root", "root", "ends", "not-last"])
-    sharded = {"sharding": "zero3", "resharding": how, "buckets": "copies", "master_gradients": "bf16"}
+    how = draw(["root", "ends", "not-last", "group", "group"])
+    few = {"resharding_gpus": draw([2, 2, 4, 8])} if how == "group" else {}
+    sharded = few | {"sharding": "zero3", "resharding": how, "buckets": "copies", "master_gradients": "bf16"}
     sharded |= {"sharding_units": "block+ends"} if how == "ends" else {}
     return sharded | ({"precision": "bf16-mixed"} if setup.dtypes.loss_scaling else {})
 

@@ -61,3 +61,28 @@ def test_states_are_made_where_backward_first_asks_for_them():
     setup = eb.Setup(batch=1, sequence=64, precision="bf16", optimizer_in_backward=True)
     predicted, counted = eb.budget(GPT2, setup), eb.dry_run(GPT2, setup)
     assert predicted.on("h100-80gb").reserved == counted.on("h100-80gb", whole=True).reserved
+
+
+@pytest.mark.parametrize("few", [2, 4])
+def test_units_in_groups_keep_a_share_of_few_gpus(few):
+    """From forward to backward each of 16 GPUs holds the weights' `few`-th part in bf16; after backward its own share alone."""
+    model = GPT2.replace(layers=3, width=64, heads=4, vocabulary=256, positions=64)
+    setup = eb.Setup(batch=1, sequence=32, precision="bf16", sharding="zero3", gpus=16, resharding="root")
+    apart, held = (eb.budget(model, s) for s in (setup, setup.replace(resharding="group", resharding_gpus=few)))
+    assert apart.parts_at("after_forward")["unsharded"] == 0
+    assert held.parts_at("after_forward")["unsharded"] == 2 * model.parameters // few
+    assert held.phases["after_backward"] == apart.phases["after_backward"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"resharding_gpus": 8}, r"^Setup\.resharding_gpus: 8 do not part the 8 GPUs"),
+        ({"resharding_gpus": 3}, r"^Setup\.resharding_gpus: 3 do not part the 8 GPUs"),
+        ({"resharding_gpus": 2, "mesh": eb.Mesh(tensor=2)}, r"^Setup\.resharding: 'group' with mesh .*DTensor"),
+        ({"resharding": "root", "resharding_gpus": 2}, r"^Setup\.resharding_gpus: 2 needs resharding 'group'"),
+    ],
+)
+def test_groups_that_are_none_are_refused(changes, why):
+    with pytest.raises(ValueError, match=why):
+        eb.Setup(**{"gpus": 8, "sharding": "zero3", "resharding": "group"} | changes)

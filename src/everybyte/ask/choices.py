@@ -166,7 +166,7 @@ Loss = Literal["plain", "chunked", "linear-cross-entropy"]
 Checkpointing = Literal["none", "full", "every-k", "selective", "operations", "one-in-k", "second-products"]
 Sharding = Literal["none", "zero1", "zero2", "zero3"]
 ShardingUnits = Literal["block", "block+ends", "model"]
-Resharding = Literal["usual", "root", "ends", "not-last"]
+Resharding = Literal["usual", "root", "ends", "not-last", "group"]
 Offload = Literal["none", "cpu"]
 Buckets = Literal["copies", "views"]
 MasterGradients = Literal["bf16", "fp32", "both"]
@@ -200,6 +200,6 @@ TENSOR_OPTIMIZERS = MappingProxyType({"adamw": ("foreach", "fused"), "adam": ("f
 LIMITS = MappingProxyType(
     {
         "batch": (1, 2**24), "sequence": (1, 2**27), "accumulation": (1, 2**20), "loss_chunks": (1, checks.ABSURD),
-        "checkpoint_every": (1, 2**20), "gpus": (1, 2**20), "replicas": (1, 2**20),
+        "checkpoint_every": (1, 2**20), "resharding_gpus": (2, 2**20), "gpus": (1, 2**20), "replicas": (1, 2**20),
     }
 )  # fmt: skip

@@ -183,7 +183,9 @@ class Setup:
             `model`.
         resharding: for `zero3`: which units are freed after forward. `usual`: all but the root, and but norm and head of `block+ends`, as
             PyTorch has it and torchtitan. The `root` too, as torchtune and accelerate have it (`reshard_after_forward=True`); norm and
-            head too (`ends`: torchtitan's `always`); or the last block neither (`not-last`: torchtitan's until 2025).
+            head too (`ends`: torchtitan's `always`); or the last block neither (`not-last`: torchtitan's until 2025). `group`: every unit
+            leaves its share among a few of the GPUs (`reshard_after_forward=8`), from which backward gathers it.
+        resharding_gpus: for `group`: how many GPUs hold a unit between forward and backward; a divisor of those that divide the weights.
         replicas: for FSDP: how many groups of GPUs each divide the whole among them (HSDP); a divisor of `gpus`.
             offload: for FSDP: `cpu` keeps each GPU's share of weights, gradients and states in the memory of the CPU, which
             runs the optimizer; weights are copied to the GPU to be gathered, gradients back as they come.
@@ -227,6 +229,7 @@ class Setup:
     gpus: int = 1
     sharding_units: choices.ShardingUnits = "block"
     resharding: choices.Resharding = "usual"
+    resharding_gpus: int = 8
     replicas: int = 1
     offload: choices.Offload = "none"
     no_sync: bool = False

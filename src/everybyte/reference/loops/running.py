@@ -9,7 +9,7 @@ from torch import nn
 
 from ...ask.choices import OPTIMIZERS
 from ...ask.setup import Setup
-from ..saving.resharding import resharded
+from ..saving.resharding import into_groups, resharded
 from ..step import Trainer
 from .in_backward import InBackward
 from .outputs import WithLogits
@@ -20,7 +20,8 @@ MOST = 1.0
 
 def trainer_of(module: nn.Module, setup: Setup, autocast: Callable | None = None) -> Trainer:
     """The trainer whose steps are those of the setup's loop. Arguments as for `Trainer`."""
-    trainer = (Looped if setup.looped else Trainer)(module, setup, autocast)
+    with into_groups(setup):
+        trainer = (Looped if setup.looped else Trainer)(module, setup, autocast)
     resharded(trainer.module, setup)
     if setup.optimizer_in_backward:
         trainer.optimizer = InBackward(trainer.module, setup)
