@@ -35,8 +35,8 @@ from everybyte.catalog.weights import linears
 from everybyte.rules import PIPELINE, broken
 from everybyte.theory.budget import not_derived
 
-#: Of `Setup.checkpointing` the values that the draws began with: what seeds give stays. `spared` draws the others.
-CHECKPOINTINGS = CHECKPOINTINGS[:5]
+#: Of `Setup.checkpointing` and `Setup.offload` the values that the draws began with: what seeds give stays. `spared` draws the others.
+CHECKPOINTINGS, OFFLOADS = CHECKPOINTINGS[:5], OFFLOADS[:2]
 GPT2_SIZES = ("gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl")
 #: (batch, sequence): a round one, and one that no power of two divides.
 SHAPES = ((8, 1024), (3, 1000))
@@ -267,16 +267,37 @@ def _one_in_k(setup, draw):
 
 
 def _resharded(setup, draw):
-    how = draw(["root", "ends", "not-last", "group", "group"])
+    how = draw(["root", "ends", "ends", "not-last", "group"])
     few = {"resharding_gpus": draw([2, 2, 4, 8])} if how == "group" else {}
     sharded = few | {"sharding": "zero3", "resharding": how, "buckets": "copies", "master_gradients": "bf16"}
     sharded |= {"sharding_units": "block+ends"} if how == "ends" else {}
     return sharded | ({"precision": "bf16-mixed"} if setup.dtypes.loss_scaling else {})
 
 
+def _on_host(setup, draw):
+    return {"offload": "activations"}
+
+
+def _in_buffers(setup, draw):
+    fields = {
+        "precision": "bf16-megatron",
+        "sharding": "zero1",
+        "gpus": draw([1, 2, 3, 8, 48]),
+        "master_gradients": "bf16",
+    }
+    fields |= {"optimizer": draw(LIBRARY_OPTIMIZERS), "optimizer_impl": "fused", "buckets": "copies", "no_sync": False}
+    return fields | {
+        "adapters": None,
+        "quantization": "none",
+        "offload": "none",
+        "replicas": 1,
+        "sharding_units": "block",
+    }
+
+
 #: Fields that they change.
 SPARED = {
-    "resharding": _resharded,
+    "resharding": _resharded, "activations on the host": _on_host, "in buffers": _in_buffers,
     "optimizer in backward": _in_backward, "one in k": _one_in_k,
     "second products": lambda *_: {"checkpointing": "second-products", "checkpoint_every": 2},
 }  # fmt: skip

@@ -122,7 +122,6 @@ NOT_SHARDED: Mapping[tuple[str, bool], tuple[str, tuple[str, ...]]] = MappingPro
         ("adam8bit", True): ("bitsandbytes raises",
                              ("got mixed torch.Tensor and DTensor", "does not have a sharding strategy registered")),
         ("muon", False): ("the share is a row of many weights' numbers, and PyTorch raises", ("Muon only supports 2D parameters",)),
-        ("muon", True): ("which shares PyTorch gathers for its products depends on sizes and on the GPUs of a machine, and is not derived", ()),
     }
 )  # fmt: skip
 #: Those that PyTorch has in every implementation, and whose states are as large as the weights.
@@ -167,7 +166,7 @@ Checkpointing = Literal["none", "full", "every-k", "selective", "operations", "o
 Sharding = Literal["none", "zero1", "zero2", "zero3"]
 ShardingUnits = Literal["block", "block+ends", "model"]
 Resharding = Literal["usual", "root", "ends", "not-last", "group"]
-Offload = Literal["none", "cpu"]
+Offload = Literal["none", "cpu", "activations"]
 Buckets = Literal["copies", "views"]
 MasterGradients = Literal["bf16", "fp32", "both"]
 Quantization = Literal["none", "nf4"]

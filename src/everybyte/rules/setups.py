@@ -35,6 +35,11 @@ def _near(s):
     return f"such as {max(n for n in even if n < s.accumulation)} or {min(n for n in even if n > s.accumulation)}"
 
 
+def _buffered(s):
+    """Whether it is Megatron's distributed optimizer."""
+    return s.precision == "bf16-megatron" and s.sharding == "zero1"
+
+
 def _dtypes(s):
     """Data types of adapters."""
     if s.quantization != "none":
@@ -58,6 +63,12 @@ _USUAL = table(
     Rule("optimizer_impl", lambda s: s.optimizer_impl not in OPTIMIZERS[s.optimizer].impls,
          "is none of {s.optimizer}'s", lambda s: ", ".join(OPTIMIZERS[s.optimizer].impls)),
     Rule("optimizer", _not_sharded, lambda s: f"with sharding {s.sharding!r}: {_not_sharded(s)}", _sharded),
+    *table(
+        Rule("mesh", lambda s: not s.mesh.alone, BESIDE_MESH, "no mesh"),
+        only("offload", "none", "activations"),
+        why="with optimizer 'muon' and sharding {s.sharding!r} is not derived",
+        when=lambda s: s.optimizer == "muon" and s.fsdp,
+    ),
     Rule("gpus", lambda s: s.gpus % s.mesh.size, "are no multiple of the {s.mesh.size} GPUs of the mesh ({s.mesh})",
          lambda s: f"a multiple, as {multiples(s.gpus, s.mesh.size)}"),
 )  # fmt: skip
@@ -84,8 +95,17 @@ _EXPERT_PLACES = table(
 _LIBRARY = table(
     only("optimizer", *LIBRARY_OPTIMIZERS, allowed=", ".join(LIBRARY_OPTIMIZERS)),
     only("optimizer_impl", "fused", allowed="'fused', as its Adam is one kernel"),
-    only("gpus", 1, allowed="1, or precision 'bf16-master'"),
-    only("sharding", "none", allowed="'none', or precision 'bf16-master'"),
+    Rule(
+        "gpus",
+        lambda s: s.gpus > 1 and not _buffered(s),
+        allowed="1, precision 'bf16-megatron' with sharding 'zero1', or 'bf16-master'",
+    ),
+    Rule(
+        "sharding",
+        lambda s: s.sharding != "none" and not _buffered(s),
+        allowed="'none', 'zero1' of 'bf16-megatron', or precision 'bf16-master'",
+    ),
+    Rule("mesh", lambda s: not s.mesh.alone, allowed="no mesh, or precision 'bf16-master'"),
     only("adapters", None, allowed="None, or precision 'bf16-master'"),
     why="with precision {s.precision!r} is not derived",
     when=lambda s: s.precision in LIBRARIES,
@@ -143,7 +163,8 @@ _GPUS = table(
     Rule("resharding_gpus", lambda s: s.resharding == "group" and (s.resharding_gpus >= s.shards or s.shards % s.resharding_gpus),
          "do not part the {s.shards} GPUs that divide the weights into smaller groups", "a divisor that is less"),
     needs("replicas", 1, "sharding", "zero2", "zero3"),
-    needs("offload", "none", "sharding", "zero2", "zero3"),
+    Rule("offload", lambda s: s.offload == "cpu" and not s.fsdp, f"needs {FSDP}, not {{s.sharding!r}}", "'none' or 'activations'"),
+    Rule("offload", lambda s: s.offload == "activations" and not s.mesh.alone, BESIDE_MESH, "'none', 'cpu', or no mesh"),
     Rule("replicas", lambda s: s.replicas > 1 and s.sharers % s.replicas,
          lambda s: f"does not divide the {s.sharers} {'gpus' if s.mesh.alone else 'GPUs of data and context'}", "a divisor"),
     Rule("buckets", lambda s: s.buckets != "copies" and not s.ddp,
