@@ -262,7 +262,8 @@ class Setup:
         checks.one_of("Setup", "precision", self.precision, CHOICES["precision"])
         if isinstance(self.optimizer, str) and self.optimizer in SUMMED:
             raise ValueError(
-                f"Setup.optimizer: {self.optimizer!r} is not derived: chapter 24 sums its states; allowed: {', '.join(OPTIMIZERS)}"
+                f"Setup.optimizer: {self.optimizer!r} is not derived: chapter 24 sums its states; allowed: {', '.join(OPTIMIZERS)}; "
+                "everybyte rehearse runs a script with it"
             )
         checks.one_of("Setup", "optimizer", self.optimizer, CHOICES["optimizer"])
         if self.optimizer_impl is None:
