@@ -129,7 +129,7 @@ class Step:
             found = [Piece(self.share(w), self.stored.width, "parameters", count) for w, _, count in self.weights]
         elif setup.sharding == "zero1":
             wide = self.beside.width if setup.adapters else self.stored.width
-            found = [Piece(self.padded, wide, part) for part in ("parameters", "gradients")]
+            found = [Piece(flat, wide, part) for flat in self.flats for part in ("parameters", "gradients")]
             found += self._whole() if setup.adapters else []
         elif setup.precision == "bf16-deepspeed":
             found = [Piece(self.padded, self.stored.width, "parameters")]
