@@ -36,6 +36,7 @@ STARTS = (
     eb.Setup(sequence=128, precision="bf16-master", clip="foreach"),
     eb.Setup(sequence=256, gpus=4, mesh=eb.Mesh(context=4)),
     eb.Setup(sequence=128, gpus=4, accumulation=4, mesh=eb.Mesh(pipeline=2, tensor=2)),
+    eb.Setup(sequence=128, gpus=12, mesh=eb.Mesh(expert=12)),
 )
 SMALL = eb.Model(name="small", layers=2, width=48, heads=6, vocabulary=102, positions=200)
 MIXTURE = eb.Model(
