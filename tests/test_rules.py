@@ -38,6 +38,7 @@ STARTS = (
     eb.Setup(sequence=128, gpus=16, sharding="zero3", sharding_units="block+ends", resharding="group"),
     eb.Setup(sequence=128, gpus=16, sharding="zero3", optimizer="muon"),
     eb.Setup(sequence=128, gpus=4, accumulation=4, mesh=eb.Mesh(pipeline=2, tensor=2)),
+    eb.Setup(sequence=128, gpus=12, mesh=eb.Mesh(expert=12)),
 )
 SMALL = eb.Model(name="small", layers=2, width=48, heads=6, vocabulary=102, positions=200)
 MIXTURE = eb.Model(

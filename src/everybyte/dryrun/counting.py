@@ -211,8 +211,9 @@ def _assign(tracker, trainer):
         tracker.assign(parameter, "parameters", name)
     for name, buffer in trainer.module.named_buffers():
         tracker.assign(buffer, "buffers", name, device=True)
-    if hasattr(trainer.optimizer, "flat"):
-        tracker.assign(trainer.optimizer.flat, "parameters", "weights")
+    shares = getattr(trainer.optimizer, "shares", [trainer.optimizer])
+    for flat in (one.flat for one in shares if hasattr(one, "flat")):
+        tracker.assign(flat, "parameters", "weights")
     for buffer in getattr(trainer.optimizer, "buffers", None) or ():
         tracker.assign(buffer, "gradients")
     if pipeline := getattr(trainer, "pipeline", None):

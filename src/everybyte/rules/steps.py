@@ -168,7 +168,7 @@ LETTERS = table(
 #: types, and of several GPUs in shares.
 WHOLE = table(
     Rule("Model.code", lambda s, m: m.family is None, allowed="'reference', of a model that the book has code of"),
-    Rule("mesh", lambda s, m: s.mesh.size > 1, allowed="no mesh"),
+    Rule("mesh", lambda s, m: s.mesh.size > 1 or (s.mesh.expert > 1 and s.sharding == "zero1"), allowed="no mesh"),
     only("quantization", "none"),
     Rule("precision", lambda s, m: s.precision in LIBRARIES, allowed=", ".join(PRECISIONS)),
     why="with whole=True: how its weights are made is not derived",

@@ -80,10 +80,10 @@ class Step:
         for parameter in self.parameters() if setup.optimizer_in_backward and not setup.fsdp else ():
             parameter.hooks.append(self.move)
         if setup.precision in LIBRARIES and setup.sharding == "none":
-            self.padded = Letter(model.parameters, "P")
+            self.flats = [Letter(model.parameters, "P")]
             if setup.precision == "bf16-deepspeed":  # all side by side, aligned to 4 bytes
-                self.padded = 2 * up(self.padded, 2)
-                self.tensors = [("last", self.padded, 1)]
+                self.flats = [2 * up(self.flats[0], 2)]
+                self.tensors = [("last", self.flats[0], 1)]
         self.optimizer = Optimizer(self, self.tensors)
 
     def made(self, beside):
@@ -132,10 +132,10 @@ class Step:
         elif setup.sharding == "zero1":
             wide = self.beside.width if setup.adapters else self.stored.width
             kept = ("parameters",) if setup.precision in LIBRARIES else ("parameters", "gradients")
-            found = [Piece(self.padded, wide, part) for part in kept]
+            found = [Piece(flat, wide, part) for flat in self.flats for part in kept]
             found += self._whole() if setup.adapters else []
         elif setup.precision == "bf16-deepspeed":
-            found = [Piece(self.padded, self.stored.width, "parameters")]
+            found = [Piece(flat, self.stored.width, "parameters") for flat in self.flats]
         else:
             found = self._whole()
         if setup.adapters and setup.sharding != "zero1":
@@ -145,7 +145,7 @@ class Step:
             part = "gradients" if setup.buckets == "views" else "communication"
             found.append(Piece(Letter(1, "Q"), 1, part))
         if setup.precision in LIBRARIES:
-            found.append(Piece(self.padded, 4, "gradients"))
+            found += [Piece(flat, 4, "gradients") for flat in self.flats]
         elif setup.master_gradients != "bf16":
             found += [Piece(numbers, 4, "gradients", count) for _, numbers, count in self.trained]
         found += [*self._buffers(), *self.optimizer.rest()]
