@@ -52,7 +52,7 @@ MATHJAX = ("output/chtml/fonts/woff-v2/*.woff", "input/tex/extensions/*.js")
 def live(notebook: nbformat.NotebookNode, stem: str, pictures: Path) -> nbformat.NotebookNode:
     """The notebook with each picture as a file beside the page, with its alternative text, and each widget's place.
 
-    A widget's place holds its picture until its program replaces it: on paper and without JavaScript it stays.
+    A widget's place holds its picture, or its words, until its program replaces it: on paper and without JavaScript it stays.
     """
     number = 0
     for cell in notebook.cells:
@@ -72,7 +72,8 @@ def live(notebook: nbformat.NotebookNode, stem: str, pictures: Path) -> nbformat
                 width = f' width="{said["width"]}"' if "width" in said else ""
                 shown = f'<img src="../pictures/{name}" alt="{html.escape(said.get("alt", ""))}"{width}>'
             if view:
-                shown = f'<div class="everybyte-live" data-model="{view["model_id"]}">{shown}</div>'
+                before = shown or data.get("text/html", "")
+                shown = f'<div class="everybyte-live" data-model="{view["model_id"]}">{before}</div>'
             if shown:
                 data["text/html"] = shown
     return notebook

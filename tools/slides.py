@@ -306,71 +306,84 @@ def _last(said):
 
 def deck(notebook: nbformat.NotebookNode) -> nbformat.NotebookNode:
     """The slides of a notebook that ran, as a notebook: of what is marked."""
-    cells: list = []
-    heading, opened, before, most = "", "", "", LEAD
-    questions: dict[str, str] = {}
-
-    def put(text="", code=None):
-        nonlocal opened
-        top = _BREAK if heading == opened else f"{'##' if opened else '#'} {heading}"
-        opened = heading
-        cells.append(nbformat.v4.new_markdown_cell("\n\n".join(filter(None, [top, text]))))
-        if code is not None:
-            cells.append(code)
-
+    slides = _Deck()
     for cell, following in zip(notebook.cells, [*notebook.cells[1:], None], strict=True):
         if cell.cell_type == "markdown":
-            for part in re.split(r"^(?=#{1,3} )|^(?=\*\*\d+\.\d+\*\*)", cell.source, flags=re.M):
-                if not part.strip():
-                    continue
-                if found := re.match(r"#{1,3} (.*)", part):
-                    heading, part = found[1], part[found.end() :]
-                last = cell.source.endswith(part)
-                part = _HINTS.sub("", part)
-                said = list(ideas(part))
-                housekeeping = _SPOKEN.match(part.strip().rpartition("\n\n")[2])
-                before, most = "" if housekeeping else _last(blocks(part)), LEAD
-                if marked(cell):
-                    promise = ""
-                    over = following and marked(following) and following.cell_type == "code" and last
-                    *others, end = blocks(part) or [""]
-                    short = over and others and end == _last([end]) and len(end.split()) <= LEAD
-                    if said and (end.endswith(":") or short):
-                        *rest, promise = blocks(said.pop())
-                        said += ["\n\n".join(rest)] if rest else []
-                    for text in said or ([""] if not opened and not promise else []):
-                        put(_MATH.sub(_gathered, _ASKED.sub(_large, text) if _ASKED.fullmatch(text) else text))
-                    before, most = promise, WORDS
-                spoken = "\n\n".join(_FOLDED.findall(part) + _SPOKEN.findall(_FOLDED.sub("", part)))
-                if cells and (note := _notes(spoken if marked(cell) else part)):
-                    cells[-1 if cells[-1].cell_type == "markdown" else -2].source += f"\n\n{note}"
+            slides.say(cell, following)
         elif marked(cell):
-            for name, answer in answered(cell):
-                asked = escape(questions.get(name, "The answer:"))
-                put(f'<p>{asked}</p>\n\n<p class="everybyte-large">{escape(answer)}</p>')
-            for output in [one for whole in formulas(shown(cell)) for one in parted(whole)]:
-                tags = [] if "slide-code" in cell.metadata.get("tags", ()) else ["remove-input"]
-                code = nbformat.v4.new_code_cell(cell.source, outputs=[output], metadata={"tags": tags})
-                html = output.get("data", {}).get("text/html", "")
-                words = (
-                    0
-                    if "everybyte-live" in html
-                    else min(most, OVER_PICTURE)
-                    if "<img" in html and most == LEAD
-                    else most
-                )
-                put(sentences(before, words, last=True), code)
-                before = ""
-            name, question = guessed(cell)
-            if question:
-                questions[name] = question
-                put(
-                    f'{sentences(before, most, last=True)}\n\nYour guess, aloud:\n\n<p class="everybyte-large">{escape(question)}</p>'
-                )
-            before = ""
-    result = nbformat.v4.new_notebook(cells=cells)
-    result.metadata = notebook.metadata
-    return result
+            slides.show(cell)
+    return nbformat.v4.new_notebook(cells=slides.cells, metadata=notebook.metadata)
+
+
+class _Deck:
+    """Slides as they are made: `before` is what leads to the next output, `most` how many words of it."""
+
+    def __init__(self):
+        self.cells: list = []
+        self.heading = self.opened = self.before = ""
+        self.most = LEAD
+        self.questions: dict[str, str] = {}
+
+    def put(self, text="", code=None):
+        top = _BREAK if self.heading == self.opened else f"{'##' if self.opened else '#'} {self.heading}"
+        self.opened = self.heading
+        self.cells.append(nbformat.v4.new_markdown_cell("\n\n".join(filter(None, [top, text]))))
+        if code is not None:
+            self.cells.append(code)
+
+    def say(self, cell, following) -> None:
+        """A cell of text: its parts, each under its heading."""
+        for part in re.split(r"^(?=#{1,3} )|^(?=\*\*\d+\.\d+\*\*)", cell.source, flags=re.M):
+            if not part.strip():
+                continue
+            if found := re.match(r"#{1,3} (.*)", part):
+                self.heading, part = found[1], part[found.end() :]
+            last = cell.source.endswith(part)
+            part = _HINTS.sub("", part)
+            housekeeping = _SPOKEN.match(part.strip().rpartition("\n\n")[2])
+            self.before, self.most = "" if housekeeping else _last(blocks(part)), LEAD
+            if marked(cell):
+                over = following and marked(following) and following.cell_type == "code" and last
+                self.part(part, over)
+            spoken = "\n\n".join(_FOLDED.findall(part) + _SPOKEN.findall(_FOLDED.sub("", part)))
+            if self.cells and (note := _notes(spoken if marked(cell) else part)):
+                self.cells[-1 if self.cells[-1].cell_type == "markdown" else -2].source += f"\n\n{note}"
+
+    def part(self, part, over) -> None:
+        """A marked part. over: an output follows, which its last sentence may promise."""
+        said, promise = list(ideas(part)), ""
+        *others, end = blocks(part) or [""]
+        short = over and others and end == _last([end]) and len(end.split()) <= LEAD
+        if said and (end.endswith(":") or short):
+            *rest, promise = blocks(said.pop())
+            said += ["\n\n".join(rest)] if rest else []
+        for text in said or ([""] if not self.opened and not promise else []):
+            self.put(_MATH.sub(_gathered, _ASKED.sub(_large, text) if _ASKED.fullmatch(text) else text))
+        self.before, self.most = promise, WORDS
+
+    def show(self, cell) -> None:
+        """A marked cell of code: its answers, outputs and guess."""
+        for name, answer in answered(cell):
+            asked = escape(self.questions.get(name, "The answer:"))
+            self.put(f'<p>{asked}</p>\n\n<p class="everybyte-large">{escape(answer)}</p>')
+        for output in [one for whole in formulas(shown(cell)) for one in parted(whole)]:
+            tags = [] if "slide-code" in cell.metadata.get("tags", ()) else ["remove-input"]
+            code = nbformat.v4.new_code_cell(cell.source, outputs=[output], metadata={"tags": tags})
+            self.put(sentences(self.before, self.words(output), last=True), code)
+            self.before = ""
+        name, question = guessed(cell)
+        if question:
+            self.questions[name] = question
+            lead, large = sentences(self.before, self.most, last=True), escape(question)
+            self.put(f'{lead}\n\nYour guess, aloud:\n\n<p class="everybyte-large">{large}</p>')
+        self.before = ""
+
+    def words(self, output) -> int:
+        """How many words lead to an output."""
+        html = output.get("data", {}).get("text/html", "")
+        if "everybyte-live" in html:
+            return 0
+        return min(self.most, OVER_PICTURE) if "<img" in html and self.most == LEAD else self.most
 
 
 def build(output: Path = SLIDES, only: list[str] = (), jobs: int = 2, anew: bool = False, timeout: int = 240) -> None:
