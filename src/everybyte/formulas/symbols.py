@@ -212,5 +212,13 @@ n_w = _free("workers")
 n_f = _free("prefetched")
 n_x = _free("token_columns")
 
+# Free symbols: rows on their way to experts.
+a_e = _free("alignment")
+n_sm = _free("sending_multiprocessors")
+c_n = _free("nvlink_tokens")
+c_r = _free("rdma_tokens")
+n_d = _free("domain")
+eight = _free("eight_bits")
+
 #: sympy's symbol -> its entry.
 BY_SYMBOL = {entry.symbol: entry for entry in SYMBOLS.values()}
