@@ -444,7 +444,7 @@ def swapped(seed: int, draw) -> tuple[eb.Model, eb.Setup, int]:
         sizes |= {"kv_heads": draw([mesh.context * model.kv_heads, mesh.tensor, 2 * mesh.tensor])}
     dropout = draw([0.0, 0.1]) if model.family == "gpt" and mesh.tensor == 1 else 0.0
     model, setup = model.replace(**sizes), setup.replace(mesh=mesh, dropout=dropout)
-    return model, setup, _derived_rank(model, setup, draw)
+    return model, setup, derived_rank(model, setup, draw)
 
 
 @_again(7)

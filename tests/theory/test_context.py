@@ -225,10 +225,12 @@ def _swapping(model, setup, phase):
 
 
 @pytest.mark.parametrize("batch", [1, 2])
+@pytest.mark.parametrize("parts", [4, 8])
 @pytest.mark.parametrize("kv_heads", [1, 4, 8])
-def test_what_swapping_takes_in_closed_form(kv_heads, batch):
+def test_what_swapping_takes_in_closed_form(kv_heads, parts, batch):
     model = SWAPPED.replace(kv_heads=kv_heads)
-    setup = eb.Setup(batch=batch, sequence=256, precision="bf16", gpus=4, mesh=eb.Mesh(context=4, rotation="ulysses"))
+    mesh = eb.Mesh(context=parts, rotation="ulysses")
+    setup = eb.Setup(batch=batch, sequence=64 * parts, precision="bf16", gpus=parts, mesh=mesh)
     before, most = _swapping(model, setup, "forward")
     assert most - before == formula("ulysses.forward").at(model, setup)
     before, most = _swapping(model, setup, "backward")

@@ -5,7 +5,7 @@ of k or v (A_kv heads) that live at once in PyTorch's ring were read off `theory
 for tokens off `reference/mesh/ulysses.py`.
 """
 
-from sympy import Max
+from sympy import Max, Min
 
 from .registry import register
 from .symbols import A, A_kv, B, C, D, S, c, gathers, several
@@ -23,8 +23,10 @@ SENT = register("context.sent", 4 * (C - 1) * _K + 8 * C * _K / c)
 
 #: Of heads that are swapped for tokens: where there are fewer key heads than GPUs, each is sent to several of them.
 _COPIED = _TOKENS * Max(A_kv, C) * D * c
+#: One where a GPU has several heads, which lie one after another: their result is copied into the order of tokens.
+_HEADS = Min(1, A / C - 1)
 
 SWAPPED_KEPT = register("ulysses.kept", 2 * _Q + 2 * _COPIED + _SUMS + _STATE)
-SWAPPED_FORWARD = register("ulysses.forward", (5 + several) * _Q + 2 * _COPIED + _SUMS + _STATE)
-SWAPPED_BACKWARD = register("ulysses.backward", (2 + several) * _Q + 2 * _COPIED)
+SWAPPED_FORWARD = register("ulysses.forward", (4 + _HEADS + several) * _Q + 2 * _COPIED + _SUMS + _STATE)
+SWAPPED_BACKWARD = register("ulysses.backward", (1 + _HEADS + several) * _Q + 2 * _COPIED)
 SWAPPED_SENT = register("ulysses.sent", 4 * (C - 1) * (_Q + _COPIED) / C)

@@ -105,11 +105,6 @@ SWAPPED = (
     Rule("precision", lambda s, m: s.dtypes.compute == "fp32", allowed=_HALVES),
     Rule("Model.head_width", lambda s, m: m.head_width % 8, "of {m.name} is padded", "multiples of 8"),
 )
-SWAPPED_APART = (
-    *SWAPPED,
-    Rule("Mesh.context", lambda s, m: m is not None and m.heads == s.mesh.context, "GPUs have one head of {m.name} each, which lies as the kernel reads it",
-         "fewer GPUs than heads", BUDGET),
-)  # fmt: skip
 RING_KERNEL = (
     *AROUND,
     Rule("precision", lambda s, m: s.dtypes.compute == "fp32", allowed=_HALVES),
