@@ -18,8 +18,8 @@ from everybyte.ask.choices import (
 )
 from everybyte.theory.budget import not_derived
 
-#: Of `Setup.checkpointing` the values that the draws began with: what seeds give stays. `spared` draws the others.
-CHECKPOINTINGS = CHECKPOINTINGS[:5]
+#: Of `Setup.checkpointing` and `Setup.offload` the values that the draws began with: what seeds give stays. `spared` draws the others.
+CHECKPOINTINGS, OFFLOADS = CHECKPOINTINGS[:5], OFFLOADS[:2]
 #: Optimizers of small states whose packages are installed; all of them, the common ones more often.
 SMALL = tuple(
     name for name, row in OPTIMIZERS.items()

@@ -10,6 +10,7 @@ from typing import get_args
 
 from drawn import (
     CHECKPOINTINGS,
+    OFFLOADS,
     SMALL,
     WORLDS,
     any_gpt,
@@ -30,7 +31,6 @@ from everybyte.ask.choices import (
     LIBRARY_OPTIMIZERS,
     LOSSES,
     MASTER_GRADIENTS,
-    OFFLOADS,
     OPTIMIZER_IMPLS,
     OPTIMIZERS,
     PRECISIONS,
@@ -249,6 +249,7 @@ def spared(seed: int, draw) -> tuple[eb.Model, eb.Setup, int] | None:
     model, setup, rank = kind(draw(range(10**6)))
     setup = setup.replace(**SPARED[way](setup, draw))
     setup.check_model(model)
+    setup.check_rank("grid", model, rank if kind in meshes else 0)
     if not_derived(model, setup) is None:
         return model, setup, rank if kind in meshes else 0
 
@@ -266,15 +267,37 @@ def _one_in_k(setup, draw):
 
 
 def _resharded(setup, draw):
-    how = draw(["root", "root", "ends", "not-last"])
-    sharded = {"sharding": "zero3", "resharding": how, "buckets": "copies", "master_gradients": "bf16"}
+    how = draw(["root", "ends", "ends", "not-last", "group"])
+    few = {"resharding_gpus": draw([2, 2, 4, 8])} if how == "group" else {}
+    sharded = few | {"sharding": "zero3", "resharding": how, "buckets": "copies", "master_gradients": "bf16"}
     sharded |= {"sharding_units": "block+ends"} if how == "ends" else {}
     return sharded | ({"precision": "bf16-mixed"} if setup.dtypes.loss_scaling else {})
 
 
+def _on_host(setup, draw):
+    return {"offload": "activations"}
+
+
+def _in_buffers(setup, draw):
+    fields = {
+        "precision": "bf16-megatron",
+        "sharding": "zero1",
+        "gpus": draw([1, 2, 3, 8, 48]),
+        "master_gradients": "bf16",
+    }
+    fields |= {"optimizer": draw(LIBRARY_OPTIMIZERS), "optimizer_impl": "fused", "buckets": "copies", "no_sync": False}
+    return fields | {
+        "adapters": None,
+        "quantization": "none",
+        "offload": "none",
+        "replicas": 1,
+        "sharding_units": "block",
+    }
+
+
 #: Fields that they change.
 SPARED = {
-    "resharding": _resharded,
+    "resharding": _resharded, "activations on the host": _on_host, "in buffers": _in_buffers,
     "optimizer in backward": _in_backward, "one in k": _one_in_k,
     "second products": lambda *_: {"checkpointing": "second-products", "checkpoint_every": 2},
 }  # fmt: skip

@@ -22,9 +22,11 @@ from pathlib import Path
 
 import nbformat
 from edition import MARKS, ROOT, WIDGET_VIEW, each, kept, live, main, replaced, sphinx, written
+from tracks import track
 
 from everybyte.draw import ON_SLIDE
 
+STATES = "application/vnd.jupyter.widget-state+json"
 SLIDES = ROOT / "build" / "slides"
 WORDS = 60  # of prose on a slide, at most, where it can be parted; a list may have some more
 LISTED = 80
@@ -386,15 +388,23 @@ class _Deck:
         return min(self.most, OVER_PICTURE) if "<img" in html and self.most == LEAD else self.most
 
 
-def build(output: Path = SLIDES, only: list[str] = (), jobs: int = 2, anew: bool = False, timeout: int = 240) -> None:
-    """Build the decks into `output`, which is replaced only when all went well.
+def build(
+    output: Path = SLIDES, only: list[str] = (), jobs: int = 2, anew: bool = False, timeout: int = 240, course: str = ""
+) -> None:
+    """Build decks into `output`, which is replaced only when all went well. Decks that stand there already stay.
+
+    Args:
+        only: the chapters whose decks are built; by default all. course: a track of the workshop: one deck of its chapters, in order.
 
     Raises:
-        RuntimeError: where a cell fails, Sphinx warns, or a link is broken.
+        RuntimeError: where a cell fails, Sphinx warns, or a link is broken; ValueError for no chapter or track.
     """
+    wanted = track(course) if course else list(only)
+    there = {path.stem for path in output.glob("*/*.html")}
     with replaced(output) as work:
         source = work / "source"
-        entries = [e for e in written(only) if not only or e.slug in only]
+        entries = [e for e in written(wanted) if not wanted or e.slug in wanted or e.slug in there]
+        made = {}
 
         def page(entry):
             place = source / entry.path
@@ -405,17 +415,38 @@ def build(output: Path = SLIDES, only: list[str] = (), jobs: int = 2, anew: bool
             notebook = deck(live(ran, place.stem, source / "extra" / "pictures"))
             for cell in notebook.cells:  # what another chapter says is not in this deck
                 cell.source = re.sub(r"(?<!!)\[([^\]]*)\]\((?!https?:)[^)]*\)", r"\1", cell.source)
+            made[entry.slug] = notebook
             nbformat.write(notebook, place)
 
         each(page, entries, jobs)
-        links = "\n".join(f"- [{e.slug}]({e.path}): {e.question}" for e in entries)
-        tree = "\n".join(Path(e.path).with_suffix("").as_posix() for e in entries)
-        text = f"# Every Byte: slides\n\n{links}\n\n```{{toctree}}\n:hidden:\n\n{tree}\n```\n"
-        (source / "index.md").write_text(text, encoding="utf-8")
+        links = [f"- [{e.slug}]({e.path}): {e.question}" for e in entries]
+        places = [Path(e.path).with_suffix("").as_posix() for e in entries]
+        if course:
+            nbformat.write(joined([made[slug] for slug in wanted]), source / "notebooks" / f"track_{course}.ipynb")
+            links.insert(0, f"- [the track {course}](notebooks/track_{course}.ipynb): its chapters, one after another")
+            places.insert(0, f"notebooks/track_{course}")
+        text = "# Every Byte: slides\n\n{}\n\n```{{toctree}}\n:hidden:\n\n{}\n```\n"
+        (source / "index.md").write_text(text.format("\n".join(links), "\n".join(places)), encoding="utf-8")
         sphinx(work, "revealjs")
         for theme in (work / "html").glob("_static/revealjs/dist/theme/*.css"):  # the others ask for fonts outside
             if theme.stem != "white":
                 theme.unlink()
+
+
+def joined(decks: list[nbformat.NotebookNode]) -> nbformat.NotebookNode:
+    """Decks as one, with the state of all their widgets; only the first has a title, each other's is a slide."""
+    cells, states = [], {}
+    for number, one in enumerate(decks):
+        for cell in map(nbformat.from_dict, one.cells):
+            cell.id = f"{number}-{len(cells)}"
+            if number and cell.cell_type == "markdown":
+                cell.source = re.sub(r"^# ", "## ", cell.source)
+            cells.append(cell)
+        states |= one.metadata.get("widgets", {}).get(STATES, {}).get("state", {})
+    metadata = dict(decks[0].metadata)
+    if states:
+        metadata["widgets"] = {STATES: {"version_major": 2, "version_minor": 0, "state": states}}
+    return nbformat.v4.new_notebook(cells=cells, metadata=metadata)
 
 
 if __name__ == "__main__":
