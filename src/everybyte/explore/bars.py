@@ -186,7 +186,9 @@ def _offered(name, field, value, values):
 
 @opens()
 def ring(size: str = "Llama-3.1-8B", setup: Setup | None = None) -> Explorer:
-    """Chapter 35: bytes per GPU of one layer's attention in 16 bits, where 4 to 128 GPUs share each sequence.
+    """Chapter 37: bytes per GPU of one layer's attention in 16 bits, where 4 to 128 GPUs share each sequence.
+
+    Where heads are swapped for tokens, groups have as many GPUs as divide the heads; more GPUs make more groups.
 
     size: the model whose heads it has, one of those in explorers.toml.
     """
@@ -202,9 +204,28 @@ def ring(size: str = "Llama-3.1-8B", setup: Setup | None = None) -> Explorer:
         Choice("tokens", "sequence (tokens)", tokens, f"{setup.sequence:,}"),
         steps("context", "GPUs", counts, setup.mesh.context, said=gpus_label),
     ]
-    amounts = zip(said("ring")["parts"], (context.KEPT, context.BACKWARD), strict=True)
-    parts = [(part, label, floor(amount.expr)) for (part, label), amount in amounts]
+    pairs = (context.KEPT, context.SWAPPED_KEPT), (context.BACKWARD, context.SWAPPED_BACKWARD)
+    parts = [(part, label, _either(*pair)) for (part, label), pair in zip(said("ring")["parts"], pairs, strict=True)]
     return told("ring", controls, Stack(parts, bars="context"))
+
+
+def _either(ring, swapped):
+    """The amount of the way that is chosen."""
+    names = sorted({entry.name for amount in (ring, swapped) for entry in amount.symbols} | {"swaps"})
+
+    def asked(*given):
+        values = dict(zip(names, given, strict=True))
+        if not values["swaps"]:
+            return int(ring(**values))
+        while values["heads"] % values["context"]:  # powers of two
+            values["context"] //= 2
+        return int(swapped(**values))
+
+    script = (
+        f"(v) => {{ if (!v.swaps) return Math.floor(({ring.javascript})(v)); let c = v.context; "
+        f"while (v.heads % c) c = Math.floor(c / 2); return Math.floor(({swapped.javascript})({{ ...v, context: c }})); }}"
+    )
+    return Printed(ring.name, names, asked, script)
 
 
 def _whole(amount):

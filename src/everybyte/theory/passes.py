@@ -12,6 +12,7 @@ from .expert_parallel import OWN, Experts
 from .letters import Letter, up
 from .sharding import Sharding
 from .tensor_parallel import TensorParallel
+from .ulysses import Ulysses
 
 
 def tensor(step):
@@ -31,10 +32,12 @@ def experts(step):
 
 
 def context(step):
-    """Attention goes around a ring."""
-    mesh = step.setup.mesh
-    if mesh.context > 1:
-        step.ring = Ring(Letter(mesh.context, "C"), step.in_ring, mesh.rotation)
+    """Attention goes around a ring, or swaps heads for tokens."""
+    mesh, parts = step.setup.mesh, Letter(step.setup.mesh.context, "C")
+    if mesh.rotation == "ulysses":
+        step.ring = Ulysses(parts)
+    elif mesh.context > 1:
+        step.ring = Ring(parts, step.in_ring, mesh.rotation)
 
 
 def stages(step):

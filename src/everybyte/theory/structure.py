@@ -252,6 +252,9 @@ def _divided(model, setup):
     mesh, found = setup.mesh, ()
     if mesh.context * mesh.pipeline > 1:
         found = setup.sequence == 2 * mesh.context, setup.own_sequence == mesh.tensor
+    if mesh.rotation == "ulysses":
+        heads, keys, parts = model.heads // mesh.tensor, model.kv_heads // mesh.tensor, mesh.context
+        found += heads == parts, (keys > parts) - (keys < parts), heads == max(keys, parts), setup.own_sequence == 1
     if mesh.expert > 1:
         trivial = model.experts == mesh.expert, received(model, setup) == 1
         found += *trivial, min(setup.expert_shards, 2), along(model, setup)

@@ -6,7 +6,7 @@ from ..ask.choices import DTYPE_BYTES, LIBRARIES
 from ..ask.mesh import DIVIDED
 from ..catalog.weights import ENDS, linears, quantized
 from .autograd import backward
-from .context import cut, own, own_sequence
+from .context import own, own_sequence
 from .letters import Letter, over, product, up
 from .offloading import OnHost
 from .operations import scale
@@ -242,7 +242,7 @@ class Step:
         """Inputs in, loss out. GPUs that share sequences hold their own tokens until backward has ended."""
         if self.ring:
             batch, sequence = self.batch
-            self.held = cut(self.tape, [(batch,), (batch,), ()], sequence, self.ring.parts)
+            self.held = self.ring.cut(self.tape, [(batch,), (batch,), ()], sequence)
             inputs = [own(x, self.ring.parts) for x in inputs]
         return self.network.forward(*inputs)
 
