@@ -25,7 +25,7 @@ def test_a_budget_buys_products_for_bytes():
     [
         ({"precision": "bf16"}, 1, r"^Setup\.precision: 'bf16' compiled is not followed; allowed: 'fp32'"),
         ({"attention": "eager"}, 1, r"^Setup\.attention: 'eager' compiled"),
-        ({}, 1.5, r"^partitioned\.budget: 1\.5 is not a number from 0 to 1"),
+        ({}, 1.5, r"^compiled\.budget: 1\.5 is not a number from 0 to 1"),
     ],
 )
 def test_what_is_not_followed_is_named(changes, budget, message):
