@@ -165,7 +165,7 @@ def cases(kernels: list) -> list[dict]:
     made += [case("methods", method, "methods", f"{method} 4 1024 {SMALL}") for method in METHODS]
     for group, kinds in LINEAR.items():
         for kind in kinds:
-            words = " ".join((kind.split()[0], "4096 4096 14336", *kind.split()[1:]))
+            words = " ".join((kind.split()[0], "8192 4096 14336", *kind.split()[1:]))
             made.append(case(group, f"linear {kind}", "linear", words))
     for name, (words, setting) in EPOCHS.items():
         said = {"environment": configured(setting)} if setting else {}

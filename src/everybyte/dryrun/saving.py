@@ -63,9 +63,10 @@ def eager(module: nn.Module, *inputs: Tensor) -> list[Saved]:
 
 
 def compiled(make: Callable[[], nn.Module], *inputs: Tensor, budget: float = 1.0) -> tuple[list[Saved], int]:
-    """(what a compiled module saves, FLOPs of backward's products): as PyTorch's min-cut partitioner divides AOTAutograd's graph.
+    """(what a compiled module saves, FLOPs of backward's products): as Inductor has PyTorch's partitioner divide AOTAutograd's graph.
 
-    A tensor that several views show is counted once. FLOPs are those of `torch.utils.flop_counter`: matrix products and attention.
+    Operations are decomposed and the joint graph is simplified as `torch.compile` does by default; what it does on a GPU alone, such
+    as padding matrices, is left out. On an H200 forward left these bytes, and the loss (`tests/dryrun/test_compiled.py`). A tensor that several views show is counted once. FLOPs are those of `torch.utils.flop_counter`: matrix products and attention.
 
     Args:
         make: gives the module, whose output is the loss, or is added up to one. inputs: of the CPU; what they hold is not looked at.
@@ -77,7 +78,8 @@ def compiled(make: Callable[[], nn.Module], *inputs: Tensor, budget: float = 1.0
     """
     from torch._functorch import config
     from torch._functorch.aot_autograd import aot_module_simplified, make_boxed_func
-    from torch._functorch.partitioners import min_cut_rematerialization_partition
+    from torch._inductor import decomposition
+    from torch._inductor.compile_fx import partition_fn
 
     if not 0 <= budget <= 1:
         raise ValueError(f"compiled.budget: {budget!r} is not a number from 0 to 1")
@@ -103,8 +105,10 @@ def compiled(make: Callable[[], nn.Module], *inputs: Tensor, budget: float = 1.0
 
     def backend(graph, asked):
         given[:] = ["parameter" if isinstance(x, nn.Parameter) else "input" for x in asked]
-        cut = min_cut_rematerialization_partition
-        return aot_module_simplified(graph, asked, fw_compiler=forward, bw_compiler=backward, partition_fn=cut)
+        table = decomposition.select_decomp_table()
+        return aot_module_simplified(
+            graph, asked, fw_compiler=forward, bw_compiler=backward, partition_fn=partition_fn, decompositions=table
+        )
 
     with ExitStack() as stack:
         stack.enter_context(FakeTensorMode(allow_non_fake_inputs=True))
