@@ -126,10 +126,18 @@ def _looks(tensor):
     return tuple(map(int, tensor.shape)), str(tensor.dtype).removeprefix("torch.")
 
 
-def _attention(query, key, value, is_causal=False, dropout_p=0.0, **_):
-    """CUDA's kernel for attention: fake tensors need only its shapes."""
+def _attention(query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, scale=None, enable_gqa=False):
+    """CUDA's kernel for attention, flash in 16 bits and memory-efficient in 32: fake tensors need only its shapes."""
+    if attn_mask is not None:
+        raise ValueError(
+            "compiled.make: a module whose attention is given a mask; which kernel CUDA takes is not followed here"
+        )
     if query.dtype.itemsize == 2:
         return aten._scaled_dot_product_flash_attention(query, key, value, dropout_p, is_causal)[0]
+    if enable_gqa:
+        raise ValueError(
+            "compiled.make: a module whose heads share keys in 32 bits, for which CUDA has no fused kernel"
+        )
     return aten._scaled_dot_product_efficient_attention(query, key, value, None, True, dropout_p, is_causal)[0]
 
 
