@@ -66,6 +66,10 @@ LINEAR = {
     "blackwell": ("mxfp8", "nvfp4"),
     "gathered": ("gather", "gather8"),
 }
+#: Five layers, checkpointed and compiled or not (`layers.py`).
+LAYERS = ("", "checkpoint", "compile", "compile checkpoint", "reduce-overhead", "compile budget=0.5", "compile budget=0",
+          "checkpoint layers=10", "compile checkpoint layers=10",
+          *(f"{how}{block} layers={n}" for block in ("gpt=float32", "gpt=bfloat16", "llama=bfloat16") for how in ("", "compile ") for n in (1, 2)))  # fmt: skip
 EPOCHS = {
     "random": ("random bf16", ""),
     "largest first": ("largest bf16", ""),
@@ -167,6 +171,9 @@ def cases(kernels: list) -> list[dict]:
         for kind in kinds:
             words = " ".join((kind.split()[0], "8192 4096 14336", *kind.split()[1:]))
             made.append(case(group, f"linear {kind}", "linear", words))
+    made += [case("layers", f"layers {words}".strip(), "layers", words) for words in LAYERS]
+    for words in ("bf16,sdpa", "bf16,sdpa,compile"):
+        made.append(case("layers", f"a Llama {words}", "decoder", f"llama 4 1024 {words} {SMALL}"))
     for name, (words, setting) in EPOCHS.items():
         said = {"environment": configured(setting)} if setting else {}
         order, how = words.split()

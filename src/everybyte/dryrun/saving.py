@@ -78,8 +78,7 @@ def compiled(make: Callable[[], nn.Module], *inputs: Tensor, budget: float = 1.0
     """
     from torch._functorch import config
     from torch._functorch.aot_autograd import aot_module_simplified, make_boxed_func
-    from torch._inductor import decomposition
-    from torch._inductor.compile_fx import partition_fn
+    from torch._inductor import compile_fx, decomposition
 
     if not 0 <= budget <= 1:
         raise ValueError(f"compiled.budget: {budget!r} is not a number from 0 to 1")
@@ -105,9 +104,15 @@ def compiled(make: Callable[[], nn.Module], *inputs: Tensor, budget: float = 1.0
 
     def backend(graph, asked):
         given[:] = ["parameter" if isinstance(x, nn.Parameter) else "input" for x in asked]
-        table = decomposition.select_decomp_table()
+        table = dict(decomposition.select_decomp_table())
+        table[aten.native_layer_norm.default] = _norm(table[aten.native_layer_norm.default])
         return aot_module_simplified(
-            graph, asked, fw_compiler=forward, bw_compiler=backward, partition_fn=partition_fn, decompositions=table
+            graph,
+            asked,
+            fw_compiler=forward,
+            bw_compiler=backward,
+            partition_fn=compile_fx.partition_fn,
+            decompositions=table,
         )
 
     with ExitStack() as stack:
@@ -124,6 +129,16 @@ def compiled(make: Callable[[], nn.Module], *inputs: Tensor, budget: float = 1.0
 
 def _looks(tensor):
     return tuple(map(int, tensor.shape)), str(tensor.dtype).removeprefix("torch.")
+
+
+def _norm(decomposed):
+    """A layer norm's decomposition as on CUDA, where statistics are in 32 bits; on the CPU they are of the input's type."""
+
+    def norm(x, *more):
+        out, mean, rstd = decomposed(x.float(), *more)
+        return out.to(x.dtype), mean, rstd
+
+    return norm
 
 
 def _attention(query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, scale=None, enable_gqa=False):
