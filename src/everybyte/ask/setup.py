@@ -16,6 +16,7 @@ from .choices import (
     LIBRARIES,
     LIMITS,
     LOOPS,
+    LOW,
     MOST_RANK,
     OPTIMIZERS,
     OWNED,
@@ -259,6 +260,11 @@ class Setup:
             object.__setattr__(self, "adapters", Lora(**self.adapters))
         if isinstance(self.mesh, Mapping):
             object.__setattr__(self, "mesh", Mesh.of(self.mesh))
+        if isinstance(self.precision, str) and self.precision.lower() in LOW:
+            raise ValueError(
+                f"Setup.precision: {self.precision!r} is not derived: chapter 27 sums what a linear layer saves, and `everybyte rehearse` "
+                f"runs a script's own; allowed: {', '.join(CHOICES['precision'])}"
+            )
         checks.one_of("Setup", "precision", self.precision, CHOICES["precision"])
         if isinstance(self.optimizer, str) and self.optimizer in SUMMED:
             raise ValueError(

@@ -186,6 +186,30 @@ _WIDEST, _TALL, _GAP = 7.2, 0.62, 0.42  # of a column, of an operation, between 
 _ROOM = 3.2  # of an operation that has its words inside
 
 
+#: Who shares a scale, of a matrix of 4 rows of 8 blocks: name, rows and columns of a block as drawn, in words.
+_SHARED = (
+    ("a tensor", 4, 8, "one scale"), ("a row", 1, 8, "1 by all columns"), ("a tile", 4, 4, "128 by 128"),
+    ("a piece of a row", 1, 2, "1 by 128, 32 or 16"),
+)  # fmt: skip
+
+
+def shared_scales(title: str = "Who shares a scale: from one for a tensor to one for 16 numbers") -> Figure:
+    """A matrix under four granularities of scales, a shade for each block."""
+    fig, ax = canvas(title, height=2.6)
+    for number, (name, high, wide, said) in enumerate(_SHARED):
+        left = 2.6 * number
+        for row in range(0, 4, high):
+            for column in range(0, 8, wide):
+                shade = _SHADES[(row // high + column // wide) % len(_SHADES)]
+                _box(ax, left + column / 4, -(row + high) / 4, wide / 4, high / 4, facecolor=shade)
+        words(ax, left + 1, 0.14, name, 11)
+        words(ax, left + 1, -1.16, said, 9.5, color=MUTED)
+    alt = f"Schematic, {title}. Four copies of a matrix: " + "; ".join(
+        f"{name}, {said}, drawn with a shade for each of {32 // (high * wide)}" for name, high, wide, said in _SHARED
+    )
+    return _drawn(fig, ax, (-0.1, 2.6 * len(_SHARED) - 0.5), (-1.35, 0.35), f"{alt}.", aspect="equal")
+
+
 def block_shapes(
     models: Sequence[Model],
     title: str = "One block: each operation as wide as the numbers of a token that enter and leave",

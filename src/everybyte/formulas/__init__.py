@@ -12,6 +12,7 @@ from . import (  # noqa: F401  each fills the registry
     parameters,
     phases,
     pipelines,
+    quantized,
     sharding,
     states,
     step,

@@ -211,6 +211,10 @@ n_r = _free("ranks")
 n_w = _free("workers")
 n_f = _free("prefetched")
 n_x = _free("token_columns")
+n_rows, n_cols = _free("matrix_rows"), _free("matrix_columns")
+q_rows, q_cols = _free("block_rows"), _free("block_columns")
+z_s, z_t = _free("scale_bytes"), _free("tensor_scale_bytes")
+k_rows, k_cols = _free("tile_rows"), _free("tile_columns")
 
 # Free symbols: rows on their way to experts.
 a_e = _free("alignment")
