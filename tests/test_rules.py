@@ -11,6 +11,7 @@ import pytest
 import everybyte as eb
 from everybyte import rules
 from everybyte.answers.alignment import Rollout
+from everybyte.answers.engines import Engine
 from everybyte.ask.choices import CHOICES, OPTIMIZERS, PRECISIONS
 from everybyte.ask.objectives import METHODS, Objective
 from everybyte.rules import formulas
@@ -99,6 +100,12 @@ def tried():
             rollout = SimpleNamespace(**vars(Rollout(sequences=1, context=1, tensor_parallel=2)) | fields)
             if not reach(rules.GENERATING, rollout):
                 reach(rules.ROLLOUT, rollout, model)
+        some = ({}, {"draft": SMALL}, {"draft": SMALL, "profile": 1}, {"name": "sglang"}, {"name": "sglang", "pages": 1},
+                {"name": "sglang", "draft": SMALL}, {"tensor_parallel": 2, "weights": "fp8"}, {"tensor_parallel": 5, "loaded": 1})  # fmt: skip
+        for fields, model in product(some, (*MODELS, LATENT, DEEPSEEK)):
+            engine = SimpleNamespace(**vars(Engine()) | fields)
+            if not reach(rules.ENGINE, engine):
+                reach(rules.SERVED, engine, model)
     return found
 
 
@@ -114,6 +121,7 @@ def test_a_row_says_the_field_the_value_and_what_is_allowed(tried):
             assert said.startswith("Model.")
             continue
         value = getattr(getattr(setup, {"Mesh": "mesh", "Lora": "adapters"}.get(owner, ""), setup), name)
+        value = getattr(value, "name", value)
         assert said.startswith(
             f"{owner or 'Setup'}.{name}: {value!r}" if isinstance(value, str) else f"{owner or 'Setup'}.{name}: {value}"
         )
@@ -233,6 +241,6 @@ def test_the_readmes_sentences_on_what_goes_together_are_the_rows():
 
 def test_a_row_has_a_repr_and_stands_alone():
     said = [repr(row) for rows in ROWS.values() for row in rows]
-    assert all(re.fullmatch(r"Rule\((Mesh\.|Lora\.|Model\.|Rollout\.)?\w+: .*\)", one) for one in said)
+    assert all(re.fullmatch(r"Rule\((Mesh\.|Lora\.|Model\.|Rollout\.|Engine\.)?\w+: .*\)", one) for one in said)
     row = ROWS["DERIVED"][-1]
     assert repr(replace(row, why="is so", allowed="'plain'")) == "Rule(loss: is so; allowed: 'plain')"

@@ -18,6 +18,7 @@ from ..theory import alignment as passes
 from ..theory import letters
 from ..theory.budget import Budget, budget
 from ..theory.sharding import share
+from .engines import Engine
 from .headroom import Headroom, computes, kept_free
 from .serving import cache_bytes
 from .work import standing
@@ -81,11 +82,12 @@ class Rollout:
         """Bytes of one sequence's keys and values in 16 bits, on one GPU. Raises ValueError where heads do not divide so."""
         check(ROLLOUT, self, model)
         whole = cache_bytes(model, self.context)
-        return whole if model.latent else whole // model.kv_heads * self._heads(model)
+        return whole if model.latent else whole // model.kv_heads * self._engine.heads(model)
 
-    def _heads(self, model):
-        """Key and value heads on each GPU: where they are fewer than GPUs, one, which several have."""
-        return -(-model.kv_heads // self.tensor_parallel)
+    @property
+    def _engine(self):
+        """What divides weights and heads as this does."""
+        return Engine(tensor_parallel=self.tensor_parallel)
 
     def replicated(self, model: Model) -> str:
         """What of the cache several GPUs hold alike, in words; empty where nothing.
@@ -106,20 +108,8 @@ class Rollout:
 
     def held(self, model: Model) -> dict[str, int]:
         """Part -> bytes on one GPU while it generates, without what its kernels take for a moment."""
-        cache, own = self.sequences * self.sequence(model), self._heads(model)
-
-        def share(weight):
-            name, rows = weight.name, weight.shape[0]
-            if "norm" in name or name.endswith(("out.bias", "down.bias", "query_down.weight", "latent_down.weight")):
-                return weight.numbers
-            if name.startswith(("attention.k.", "attention.v.")):
-                return weight.numbers // model.kv_heads * own
-            if name.startswith("attention.qkv."):
-                mine = (model.heads // self.tensor_parallel + 2 * own) * model.head_width
-                return weight.numbers // rows * mine
-            return weight.numbers // self.tensor_parallel
-
-        return {"parameters": 2 * summed(model, share) if self.weights == "copy" else 0, "cache": cache}
+        cache = self.sequences * self.sequence(model)
+        return {"parameters": 2 * self._engine.numbers(model) if self.weights == "copy" else 0, "cache": cache}
 
 
 @dataclass(frozen=True, eq=False, repr=False)
