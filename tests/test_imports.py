@@ -25,7 +25,7 @@ COUNTED = STATED | {"reference"}
 ANSWERS = {
     f"answers.{name}"
     for name in """
-        advice alignment comparison diagnosis engines epochs explanation leaking machine monitoring
+        advice alignment colocated comparison diagnosis engines epochs explanation leaking machine monitoring
         own recorded rehearsing scripts serving sides
     """.split()
 }
@@ -62,11 +62,20 @@ MAY = {
     | {"answers.communicators", "answers.headroom", "answers.rates", "answers.work", "answers.throughput"},
     "answers.throughput": STATED,
     "answers.engines": STATED,
+    "answers.colocated": STATED,
     "answers.serving": STATED | {"theory", "answers.engines", "answers.headroom"},
     "answers.fit": BUDGET | {"derivation", "answers.headroom", "answers.plan"},
     "answers.own": STATED | PLANNING | {"theory.budget", "derivation", "deriving", "allocator"},
     "answers.alignment": STATED
-    | {"theory", "theory.budget", "answers.engines", "answers.headroom", "answers.serving", "answers.work"},
+    | {
+        "theory",
+        "theory.budget",
+        "answers.colocated",
+        "answers.engines",
+        "answers.headroom",
+        "answers.serving",
+        "answers.work",
+    },
     "answers.epochs": BUDGET | {"derivation", "deriving", "draw", "answers.headroom"},
     "answers.leaking": GROUND,
     "answers.scripts": STATED | {"answers.headroom", "rehearsal"},
@@ -109,7 +118,11 @@ MAY = {
 APART = ("ask", "answers")
 NEVER = {"torch", "matplotlib", "ipywidgets", "anywidget", "IPython"}
 #: Those that need neither torch nor what draws.
-WITHOUT = BUDGET | PLANNING | {"derivation", "answers.alignment", "answers.engines", "answers.own", "answers.serving"}
+WITHOUT = (
+    BUDGET
+    | PLANNING
+    | {"derivation", "answers.alignment", "answers.colocated", "answers.engines", "answers.own", "answers.serving"}
+)
 #: What the formulas alone need, and loading the theory does not.
 SYMBOLIC = WITHOUT - {"formulas", "derivation"}
 

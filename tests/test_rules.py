@@ -96,7 +96,18 @@ def tried():
                 if not reach(rules.MODEL, setup, model) and not reach(rules.SCHEDULE, setup):
                     reach(rules.FORMULA, setup, model)
                     reach(rules.WHOLE, setup, model)
-        for fields, model in product(({}, {"context": 2000}, {"tensor_parallel": 5}, {"weights": "shared"}), MODELS):
+        for fields, model in product(
+            (
+                {},
+                {"context": 2000},
+                {"tensor_parallel": 5},
+                {"weights": "shared"},
+                {"engine": Engine()},
+                {"engine": Engine(), "tensor_parallel": 1, "weights": "shared"},
+                {"versions": 2, "asleep": True},
+            ),
+            MODELS,
+        ):
             rollout = SimpleNamespace(**vars(Rollout(sequences=1, context=1, tensor_parallel=2)) | fields)
             if not reach(rules.GENERATING, rollout):
                 reach(rules.ROLLOUT, rollout, model)

@@ -35,7 +35,7 @@ LINES = {
     "fit": ["gpt2 --gpu t4", "gpt2-xl --memory 2GiB", "gpt2 --gpu t4 --plan", "llama-3.2-1b --gpu a100-40gb --vary sequence --precision bf16 --conf ''", "gpt2-xl --gpu t4 --batch 64 --plan"],
     "layouts": ["gpt2-xl --gpus 4 --gpu t4 --most 2", "gpt2-xl --gpus 2 --gpu t4 --batch 64 --most 1"],
     "serve": ["gpt2 --gpu rtx-4090 --context 512", "llama-3.1-8b --memory 12GiB --context 1024", "gpt-oss-20b --gpu h200 --context 1024 --engine pages=1GiB", "gpt2 --gpu t4 --context 512 --engine weights=fp16;cache=fp16"],
-    "align": ["dpo gpt2 --batch 1 --gpu t4", "grpo gpt2 --batch 1", "ppo gpt2-xl --batch 1 --gpu t4"],
+    "align": ["dpo gpt2 --batch 1 --gpu t4", "grpo gpt2 --batch 1", "grpo gpt2 --batch 1 --rollout sequences=1;context=64;asleep=true", "ppo gpt2-xl --batch 1 --gpu t4"],
     "dry-run": ["gpt2 --batch 1 --sequence 8", f"gpt2 --batch 1 --sequence 8 {SHARED}"],
     "compare": ["gpt2 --batch 1 --sequence 8"],
     "derive": ["gpt2 --precision bf16"],

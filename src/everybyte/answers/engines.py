@@ -281,6 +281,23 @@ class EngineServing(Shown):
         return self.most >= (self.concurrency or 1)
 
     @property
+    def beside(self) -> int:
+        """Bytes that stand beside weights and pages as long as it runs: outside PyTorch, and captured graphs."""
+        return self.parts.get("outside PyTorch", 0) + self.engine.graphs
+
+    @property
+    def profiled(self) -> int:
+        """Bytes of the profile run, in which its passes have room; 0 where nobody says."""
+        return (
+            self.requested
+            - self.pages
+            - sum(self.engine.standing(self.model).values())
+            - self.parts.get("outside PyTorch", 0)
+            if self.parts
+            else 0
+        )
+
+    @property
     def free(self) -> int:
         """Bytes of the GPU's memory that it leaves: CUDA's context, captured graphs and other processes stand there."""
         return self.gpu.memory - self.requested
