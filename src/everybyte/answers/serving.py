@@ -141,7 +141,8 @@ class Serving(Shown):
             waste = (self.page - 1) * self.per_token
             return [
                 f"Pages of {self.page} tokens, {self.page * self.per_token:,} B each; of the last at most {waste:,} B a sequence are "
-                "not used. An engine's own passes and buffers are not counted: the number is the most that the cache allows."
+                "not used. An engine's own passes and buffers are not counted: the number is the most that the cache allows. "
+                "engine=eb.Engine() counts them."
             ]
         grows = {"dynamic": "grows by a copy"}.get(
             self.cache, "has room for the whole context from the prefill on, and passes are not compiled"
@@ -149,7 +150,8 @@ class Serving(Shown):
         return [
             f"Counted as transformers generates, all prompts in one batch: the cache {grows}. Not in it: cuBLAS's workspace, which each "
             f"rehearsed pass takes besides, {self.gpu.cublas_workspace:,} B, and which the headroom keeps free; other scratch of kernels, "
-            "of which a rehearsal shows none."
+            "of which a rehearsal shows none. It decides by live tensors, each rounded to 512 bytes: what PyTorch's allocator keeps in pieces beside "
+            "them as the cache grows is not counted, and a rehearsal of the script has it."
         ]
 
     def as_dict(self) -> dict:

@@ -187,7 +187,8 @@ def serve(options):
 def align(options):
     parts = {name: getattr(options, name) for name in ("reference", "frozen", "rollout")}
     found = eb.align(options.method, *given.configuration(options), options.gpu, **parts)
-    return _said(found, found.table(), found.fits is not False)
+    shown = f"{found.table()}\n\n{found.timeline()}" if found.rollout else found.table()
+    return _said(found, shown, found.fits is not False)
 
 
 def doctor(options):
