@@ -20,7 +20,7 @@ README = Path(__file__).resolve().parents[1] / "README.md"
 #: Values that are tried, one or two at a time, in place of a setup's own.
 VALUES = {name: choices for name, choices in CHOICES.items() if name != "optimizer_impl"} | {
     "optimizer_impl": ("foreach", "loop", "fused"), "accumulation": (1, 3, 4, 5), "sequence": (30, 100, 4096), "dropout": (0.1,),
-    "loss_chunks": (3,), "checkpoint_every": (3, 30, 40), "gpus": (1, 2, 3, 8), "replicas": (2, 3), "no_sync": (True,), "optimizer_in_backward": (True,),
+    "loss_chunks": (3,), "checkpoint_every": (3, 30, 40), "gpus": (1, 2, 3, 8), "replicas": (2, 3), "resharding_gpus": (3,), "no_sync": (True,), "optimizer_in_backward": (True,),
     "adapters": (eb.Lora(4), eb.Lora(4, base="bf16"), eb.Lora(4, dtype="bf16"), eb.Lora(4, ("q",))),
     "mesh": (
         eb.Mesh(tensor=2), eb.Mesh(tensor=3), eb.Mesh(context=2), eb.Mesh(expert=2), eb.Mesh(expert=3), eb.Mesh(pipeline=2),
@@ -36,6 +36,8 @@ STARTS = (
     eb.Setup(sequence=128, precision="bf16-megatron"),
     eb.Setup(sequence=128, precision="bf16-master", clip="foreach"),
     eb.Setup(sequence=256, gpus=4, mesh=eb.Mesh(context=4)),
+    eb.Setup(sequence=128, gpus=16, sharding="zero3", sharding_units="block+ends", resharding="group"),
+    eb.Setup(sequence=128, gpus=16, sharding="zero3", optimizer="muon"),
     eb.Setup(sequence=128, gpus=4, accumulation=4, mesh=eb.Mesh(pipeline=2, tensor=2)),
 )
 SMALL = eb.Model(name="small", layers=2, width=48, heads=6, vocabulary=102, positions=200)
@@ -209,6 +211,8 @@ def apart():
             goes(adapters=eb.Lora(dtype=dtype), **fields) for dtype in ("fp32", "bf16")
         ):
             refused.append("LoRA")
+        if goes(sharding="zero3", **fields) and not goes(sharding="zero3", offload="cpu", **fields):
+            refused.append("offload to the CPU")
         found[name] = tuple(dict.fromkeys(refused))
     return found
 
@@ -246,6 +250,7 @@ def test_the_readmes_sentences_on_what_goes_together_are_the_rows():
             more = {"precision": precision, "checkpointing": checkpointing, "accumulation": accumulation}
             refused = SHARINGS[sharding] in (*without[precision], *without[optimizer])
             refused = refused or (offload == "cpu" and SHARINGS[sharding] != "FSDP")
+            refused = refused or (offload == "cpu" and "offload to the CPU" in without[optimizer])
             assert bool(goes(**fields, **more)) == (not refused), (fields, more)
     assert "FSDP with offload to the CPU or without" in text
 

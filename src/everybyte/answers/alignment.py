@@ -326,8 +326,7 @@ def align(
     objective = Objective(model, method) if reference is None else Objective(model, method, reference)
     checks.kind("align", "setup", setup, Setup)
     setup = setup.of(objective.own)
-    if frozen is None:
-        frozen = "none" if method == "dpo" and objective.reference == "before" else "whole"
+    frozen = frozen or ("none" if method == "dpo" and objective.reference == "before" else "whole")
     checks.one_of("align", "frozen", frozen, get_args(Frozen))
     headroom = kept_free("align", headroom)
     _check(objective, setup, frozen, rollout)
@@ -354,9 +353,8 @@ def align(
         for name in _models(objective)
         if frozen == "whole" and scored and name not in steps and sum(held[name].values())
     }
-    return Alignment(
-        objective, setup, card, rollout, headroom, held, steps, most[learning], learning, generating, scoring, between
-    )  # fmt: skip
+    asked = objective, setup, card, rollout, headroom
+    return Alignment(*asked, held, steps, most[learning], learning, generating, scoring, between)
 
 
 def _check(objective, setup, frozen, rollout):

@@ -2,7 +2,7 @@
 
 from ..ask.setup import Setup
 from ..catalog import Gpu
-from ..catalog.outside import Communicator
+from ..catalog.outside import FIRST, Communicator
 
 
 def communicators(setup: Setup, gpu: Gpu) -> list[Communicator]:
@@ -20,3 +20,9 @@ def communicators(setup: Setup, gpu: Gpu) -> list[Communicator]:
         if size > 1:
             found.append(Communicator(axis, size, max(1, min(size, gpu.node // apart)), kind))
     return found
+
+
+def taken(setup: Setup | None, gpu: Gpu) -> int:
+    """What they take of each GPU, with what the first one takes more; 0 where nobody communicates."""
+    talking = communicators(setup, gpu) if setup is not None else []
+    return sum(one.bytes(gpu) for one in talking) + FIRST * bool(talking)

@@ -140,7 +140,7 @@ _STAGES = table(
          lambda s, m: f"1 to {_shortest(s, m)}"),
     Rule("Mesh.tensor", lambda s, m: s.mesh.tensor > 1 and m.tied, _tied("are divided in two ways, is not derived"),
          "1, or an untied model"),
-    Rule("offload", lambda s, m: s.offload != "none" and m.tied, _tied("GPUs cannot add in the memory of the CPU"),
+    Rule("offload", lambda s, m: s.offload == "cpu" and m.tied, _tied("GPUs cannot add in the memory of the CPU"),
          "'none', or an untied model"),
     Rule("sharding", lambda s, m: s.fsdp and m.tied and s.mesh.schedule in TWO_STAGES,
          "with schedule {s.mesh.schedule!r} and {m.name}, whose embedding and head are one weight, which cannot be in "

@@ -51,7 +51,7 @@ PIPELINE = (
         when=lambda s: s.mesh.pipeline > 1,
     ),
     *table(
-        Rule("offload", lambda s: _split(s) and s.offload != "none",
+        Rule("offload", lambda s: _split(s) and s.offload == "cpu",
              "with mesh {s.mesh}, whose backward is divided, is not derived", "'none', or another schedule"),
         Rule("sharding", lambda s: _split(s) and s.sharding == "zero3",
              "with schedule {s.mesh.schedule!r}, whose second half of a backward comes when weights have been let go",

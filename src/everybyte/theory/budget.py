@@ -33,7 +33,7 @@ class Budget(Witness):
             optimizer's step (`step`).
         peak: the most bytes that live at once, and peak_at: where, one of `PEAKS`.
         host: bytes of each part in the memory of the CPU, for each GPU, from backward to the optimizer's step; empty without
-            offload. As PyTorch asks for them: what it pins, its allocator rounds up to a power of two.
+            offload. As PyTorch asks for them: what it pins, its allocator rounds up to a power of two. Activations are not counted.
         rank: which of several GPUs it is.
     """
 

@@ -5,7 +5,8 @@ makes, holds and frees while the step runs is said in a file of its own: `tensor
 `pipelines`, `autograd` (checkpointing) and `sharding`.
 """
 
-from ..catalog.weights import adapters, layers, weights
+from ..ask.choices import LIBRARIES
+from ..catalog.weights import adapters, buffered, layers, weights
 from .context import Ring
 from .expert_parallel import Experts
 from .letters import Letter, up
@@ -65,11 +66,13 @@ def data(step):
             network.sharding = Sharding(step, network, step.weights_of(network), step.shards)
         step.tensors = [(w.group, step.share(w), count) for w, _, count in step.trained]
     elif setup.sharding == "zero1":
-        numbers = Letter(int(sum(n * count for _, n, count in step.trained)), "P")
+        own = setup.precision in LIBRARIES  # whose gradients are added to another buffer, and dropped
+        found = buffered(step.whole, setup.gpus) if own else int(sum(n * count for _, n, count in step.trained))
+        numbers = Letter(found, "P")
         each = up(numbers, step.shards)
         step.padded, step.tensors = step.shards * each, [("last", each, 1)]
         for parameter in step.parameters():
-            if parameter.node is not None:
+            if parameter.node is not None and not own:
                 parameter.grad = parameter  # a view of a buffer, which each gradient is added to
     elif setup.buckets == "views":
         for parameter in step.parameters():

@@ -15,7 +15,7 @@ from ..ask.choices import COMMON_OPTIMIZERS, DTYPE_BYTES, LIBRARIES, OPTIMIZERS
 from ..ask.schedules import ONE_STAGE
 from ..ask.setup import Setup
 from ..catalog import Model
-from ..catalog.weights import adapters, numbers_of, weights
+from ..catalog.weights import adapters, buffered, numbers_of, weights
 from .attention import MASK_MULTIPLE
 from .buckets import buckets
 from .context import own_sequence
@@ -42,9 +42,17 @@ def letters(model, setup, rounding=1, rank=0) -> dict[str, int]:
         "w": DTYPE_BYTES[dtypes.compute if setup.fsdp else setup.base_dtype], "w_s": DTYPE_BYTES[setup.base_dtype],
         "c": DTYPE_BYTES[dtypes.compute], "s_b": DTYPE_BYTES[setup.state_dtype], "r": DTYPE_BYTES[setup.reduced_dtype],
         "m_w": DTYPE_BYTES[dtypes.master] if dtypes.master else 0, "G": setup.shards, "R": setup.replicas,
-        "C": setup.mesh.context, "C_l": rows_at_once(model, setup) if setup.loss == "linear-cross-entropy" else 0, "E_p": setup.mesh.expert, "G_e": setup.expert_shards, "X": received(model, setup) if setup.mesh.expert > 1 else 0, "P": numbers_of(model, setup.adapters, without) if setup.sharding == "zero1" or setup.precision in LIBRARIES else 0, "Q": _bucketed(whole, setup, rounding, rank),
+        "C": setup.mesh.context, "C_l": rows_at_once(model, setup) if setup.loss == "linear-cross-entropy" else 0, "E_p": setup.mesh.expert, "G_e": setup.expert_shards, "G_r": setup.resharding_gpus, "X": received(model, setup) if setup.mesh.expert > 1 else 0, "P": in_a_row(model, setup, without), "Q": _bucketed(whole, setup, rounding, rank),
         "t": setup.mesh.tensor, "r_A": setup.adapters.rank if setup.adapters else 0, "w_A": DTYPE_BYTES[setup.trained_dtype] if setup.adapters else 0,
     }  # fmt: skip
+
+
+def in_a_row(model, setup, without=()):
+    """Numbers that lie side by side in one buffer; 0 where each weight has its own."""
+    if setup.precision == "bf16-megatron" and setup.sharding == "zero1":
+        return buffered(model, setup.gpus)
+    row = setup.sharding == "zero1" or setup.precision in LIBRARIES
+    return numbers_of(model, setup.adapters, without) if row else 0
 
 
 def _bucketed(model, setup, rounding, rank):
@@ -154,7 +162,7 @@ LETTERED = frozenset(
     experts experts_per_token expert_width activation""".split()
 )
 LETTERED_SETUP = frozenset(
-    "batch sequence accumulation loss_chunks checkpoint_every dropout gpus replicas mesh adapters".split()
+    "batch sequence accumulation loss_chunks checkpoint_every dropout gpus resharding_gpus replicas mesh adapters".split()
 )
 _features = attrgetter(*(f.name for f in fields(Model) if f.name not in LETTERED))
 _switches = attrgetter(*(f.name for f in fields(Setup) if f.name not in LETTERED_SETUP))

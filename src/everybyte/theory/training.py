@@ -8,6 +8,7 @@ from ..catalog.weights import ENDS, linears, quantized
 from .autograd import backward
 from .context import cut, own, own_sequence
 from .letters import Letter, over, product, up
+from .offloading import OnHost
 from .operations import scale
 from .optimizers import Optimizer
 from .passes import PASSES
@@ -57,6 +58,7 @@ class Step:
 
     def __init__(self, model, setup, segments, chunks, batches, stepped, place=0):
         self.tape, self.setup, self.batches, self.stepped, self.in_ring = Tape(), setup, batches, stepped, place
+        self.pack = OnHost(self.tape).pack if setup.offload == "activations" else self.tape.pack
         self.whole, self.segments, self.chunks = model, segments, chunks
         self.model, self.batch = Fields(model), (Letter(setup.batch, "B"), Letter(setup.sequence, "S"))
         self.sequence, self.shards = own_sequence(setup), Letter(setup.shards, "G")
@@ -77,7 +79,7 @@ class Step:
             parameter.hooks.append(_moved)
         for parameter in self.parameters() if setup.optimizer_in_backward and not setup.fsdp else ():
             parameter.hooks.append(self.move)
-        if setup.precision in LIBRARIES:
+        if setup.precision in LIBRARIES and setup.sharding == "none":
             self.padded = Letter(model.parameters, "P")
             if setup.precision == "bf16-deepspeed":  # all side by side, aligned to 4 bytes
                 self.padded = 2 * up(self.padded, 2)
@@ -129,7 +131,8 @@ class Step:
             found = [Piece(self.share(w), self.stored.width, "parameters", count) for w, _, count in self.weights]
         elif setup.sharding == "zero1":
             wide = self.beside.width if setup.adapters else self.stored.width
-            found = [Piece(self.padded, wide, part) for part in ("parameters", "gradients")]
+            kept = ("parameters",) if setup.precision in LIBRARIES else ("parameters", "gradients")
+            found = [Piece(self.padded, wide, part) for part in kept]
             found += self._whole() if setup.adapters else []
         elif setup.precision == "bf16-deepspeed":
             found = [Piece(self.padded, self.stored.width, "parameters")]
@@ -195,7 +198,7 @@ class Step:
             with tape.turn("batch", i):
                 tape.phase = "forward"
                 inputs = self._inputs()
-                with tape.casting():
+                with tape.casting(), tape.within(pack=self.pack):
                     loss = self.forward(*inputs)
                 tape.mark("after_forward")
                 tape.phase = "backward"
@@ -212,7 +215,7 @@ class Step:
     def updated(self):
         """The optimizer's step, which ends the step. Returns all operations."""
         tape, tape.phase = self.tape, "optimizer step"
-        if self.setup.offload == "none":
+        if self.setup.offload != "cpu":
             self.update()
         tape.mark("after_step")
         tape.running = False
