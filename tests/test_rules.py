@@ -11,6 +11,7 @@ import pytest
 import everybyte as eb
 from everybyte import rules
 from everybyte.answers.alignment import Rollout
+from everybyte.answers.engines import Engine
 from everybyte.ask.choices import CHOICES, OPTIMIZERS, PRECISIONS
 from everybyte.ask.objectives import METHODS, Objective
 from everybyte.rules import formulas
@@ -98,10 +99,27 @@ def tried():
                 if not reach(rules.MODEL, setup, model) and not reach(rules.SCHEDULE, setup):
                     reach(rules.FORMULA, setup, model)
                     reach(rules.WHOLE, setup, model)
-        for fields, model in product(({}, {"context": 2000}, {"tensor_parallel": 5}, {"weights": "shared"}), MODELS):
+        for fields, model in product(
+            (
+                {},
+                {"context": 2000},
+                {"tensor_parallel": 5},
+                {"weights": "shared"},
+                {"engine": Engine()},
+                {"engine": Engine(), "tensor_parallel": 1, "weights": "shared"},
+                {"versions": 2, "asleep": True},
+            ),
+            MODELS,
+        ):
             rollout = SimpleNamespace(**vars(Rollout(sequences=1, context=1, tensor_parallel=2)) | fields)
             if not reach(rules.GENERATING, rollout):
                 reach(rules.ROLLOUT, rollout, model)
+        some = ({}, {"draft": SMALL}, {"draft": SMALL, "profile": 1}, {"name": "sglang"}, {"name": "sglang", "pages": 1},
+                {"name": "sglang", "draft": SMALL}, {"tensor_parallel": 2, "weights": "fp8"}, {"tensor_parallel": 5, "loaded": 1})  # fmt: skip
+        for fields, model in product(some, (*MODELS, LATENT, DEEPSEEK)):
+            engine = SimpleNamespace(**vars(Engine()) | fields)
+            if not reach(rules.ENGINE, engine):
+                reach(rules.SERVED, engine, model)
     return found
 
 
@@ -117,6 +135,7 @@ def test_a_row_says_the_field_the_value_and_what_is_allowed(tried):
             assert said.startswith("Model.")
             continue
         value = getattr(getattr(setup, {"Mesh": "mesh", "Lora": "adapters"}.get(owner, ""), setup), name)
+        value = getattr(value, "name", value)
         assert said.startswith(
             f"{owner or 'Setup'}.{name}: {value!r}" if isinstance(value, str) else f"{owner or 'Setup'}.{name}: {value}"
         )
@@ -239,6 +258,6 @@ def test_the_readmes_sentences_on_what_goes_together_are_the_rows():
 
 def test_a_row_has_a_repr_and_stands_alone():
     said = [repr(row) for rows in ROWS.values() for row in rows]
-    assert all(re.fullmatch(r"Rule\((Mesh\.|Lora\.|Model\.|Rollout\.)?\w+: .*\)", one) for one in said)
+    assert all(re.fullmatch(r"Rule\((Mesh\.|Lora\.|Model\.|Rollout\.|Engine\.)?\w+: .*\)", one) for one in said)
     row = ROWS["DERIVED"][-1]
     assert repr(replace(row, why="is so", allowed="'plain'")) == "Rule(loss: is so; allowed: 'plain')"
