@@ -22,6 +22,7 @@ from torch.utils.flop_counter import flop_registry
 
 from ..ask.choices import OPTIMIZERS
 from ..reference.adapters import package
+from .values import Values
 
 aten = torch.ops.aten
 #: Operation -> a function of its arguments: bytes that CUDA's kernel takes while it runs, of one tensor or of several.
@@ -164,16 +165,18 @@ LOSSES = {getattr(F, name) for name in _LOSSES if name != "linear_cross_entropy"
 
 
 class Kernels(Mode):
-    """CUDA's kernels in any precision. on_loss: called with the first argument of each loss function."""
+    """CUDA's kernels in any precision. on_loss: called with the first argument of each loss function. values: that are known."""
 
-    def __init__(self, on_loss: Callable = lambda scores: None):
+    def __init__(self, on_loss: Callable = lambda scores: None, values: Values | None = None):
         super().__init__()
-        self._on_loss = on_loss
+        self._on_loss, self._values = on_loss, values
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
         kwargs = kwargs or {}
         if func in LOSSES:
             self._on_loss(args[0] if args else kwargs.get("input"))
+        if func is torch.tensor and self._values:
+            return self._values.made(args, kwargs)
         special = _KERNELS.get(func)
         if special is not None and any(isinstance(t, Tensor) and t.is_meta for t in tree_leaves((args, kwargs))):
             return special(*args, **kwargs)

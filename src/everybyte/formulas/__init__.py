@@ -10,6 +10,7 @@ from . import (  # noqa: F401  each fills the registry
     optimizers,
     parameters,
     phases,
+    pictures,
     pipelines,
     sharding,
     states,

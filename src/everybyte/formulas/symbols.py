@@ -211,5 +211,19 @@ n_w = _free("workers")
 n_f = _free("prefetched")
 n_x = _free("token_columns")
 
+# Free symbols: pictures, and the tower that reads them.
+X_i = _free("picture_width")
+Y_i = _free("picture_height")
+p_i = _free("patch_side")
+k_i = _free("merged_side")
+t_i = _free("patch_frames")
+N_p = _free("patches")
+N_i = _free("pictures")
+L_i = _free("tower_layers")
+H_i = _free("tower_width")
+A_i = _free("tower_heads")
+F_i = _free("tower_ffn_width")
+N_d = _free("tower_taps")
+
 #: sympy's symbol -> its entry.
 BY_SYMBOL = {entry.symbol: entry for entry in SYMBOLS.values()}
