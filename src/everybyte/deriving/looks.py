@@ -176,7 +176,7 @@ def _batches(batch):
 def _named(batch):
     """A function that makes the batch, of its letters; of two arguments by other names, of batch and sequence."""
     try:
-        names = list(inspect.signature(batch).parameters)
+        names = [p.name for p in inspect.signature(batch).parameters.values() if p.default is p.empty]
     except (TypeError, ValueError):  # a builtin, which tells nobody what it takes
         return batch, "BS"
     if not names or not set(names) <= set(LETTERS):

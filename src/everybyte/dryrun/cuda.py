@@ -27,10 +27,16 @@ from .values import Values
 aten = torch.ops.aten
 #: Operation -> a function of its arguments: bytes that CUDA's kernel takes while it runs, of one tensor or of several.
 #: Softmax's backward first makes the product of gradient and result (`softmax_backward_cuda_out` in `native/cuda/SoftMax.cu`).
+#: A masked scatter makes the mask as large as what it writes into, and 8 bytes for each number of it (`masked_scatter__cuda` in
+#: `native/cuda/IndexKernel.cpp`).
 #: Norms of many tensors first are those of their blocks, as many for each as the largest has (`foreach_tensor_norm_cuda` in
 #: `native/cuda/ForeachReduceOp.cu`).
 SCRATCH = {
     aten._softmax_backward_data.default: lambda gradient, result, *_: result.numel() * result.itemsize,
+    aten.masked_scatter.default: lambda x, mask, *_: (
+        8 * x.numel(),
+        0 if mask.shape == x.shape and mask.is_contiguous() else x.numel(),
+    ),
     aten._foreach_norm.Scalar: lambda tensors, *_: 4 * len(tensors) * -(-max(t.numel() for t in tensors) // 65536),
 }
 #: Which results are in the memory of the CPU, outside of a CUDA graph: attention's seed of random numbers, and its offset

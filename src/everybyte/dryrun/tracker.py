@@ -251,6 +251,17 @@ class Tracker(TorchDispatchMode):
             return None
         if self.values and self.values.masks(func, args):
             return self._indexed(func, types, args, kwargs)
+        if (
+            self.values
+            and func is aten.masked_select.default
+            and (count := self.values.count(args[1], args[0].shape)) is not None
+        ):
+            found = torch.empty(count, max(args[0].dim(), args[1].dim()), dtype=torch.int64, device="meta")
+            self._note(
+                aten.nonzero.default, (args[1],), found
+            )  # CUDA selects by indices too (`native/cuda/IndexKernel.cpp`)
+            self._note(func, args, out := args[0].new_empty(count))
+            return out
         if func is aten._local_scalar_dense.default and args[0].is_meta and self._updates():
             return 0.0  # the scaler's count of infinite gradients, which is none; norms, of an optimizer
         if self.phase == "forward":
@@ -275,11 +286,14 @@ class Tracker(TorchDispatchMode):
             indices += found.unbind(1)
         return self.__torch_dispatch__(func, types, (args[0], indices, *args[2:]), kwargs)
 
+    def _answered(self, func, args, kwargs):
+        return ANSWERS[func](*args, **kwargs) if func in ANSWERS else self.answer(func, args, kwargs)
+
     def _result(self, func, args, kwargs):
         try:
             if self.values.follows(func, args):
-                return self.values.run(func, args, kwargs, self.answer)
-            return ANSWERS[func](*args, **kwargs) if func in ANSWERS else self.answer(func, args, kwargs)
+                return self.values.run(func, args, kwargs, self._answered)
+            return self._answered(func, args, kwargs)
         except (NotImplementedError, RuntimeError) as error:
             if isinstance(error, NotImplementedError) or _VALUES & set(func.tags):
                 raise self._refused(

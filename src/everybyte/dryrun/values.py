@@ -83,9 +83,6 @@ class Values:
         known = {id(t): self.of(t) for t in tree_leaves((args, kwargs)) if isinstance(t, Tensor)}
         if any(values is None for values in known.values()) or not (known or func in _MADE):
             self._changed(func, args)
-            mask = known.get(id(args[1])) if func is aten.masked_select.default else None
-            if mask is not None:
-                return args[0].new_empty(int(mask.expand(torch.broadcast_shapes(*(t.shape for t in args[:2]))).sum()))
             return answer(func, args, kwargs)
         if func is aten._local_scalar_dense.default:
             return known[id(args[0])].item()
@@ -123,3 +120,14 @@ class Values:
         """Whether an operation takes known masks in place of indices."""
         given = args[1] if func in _MASKED else ()
         return any(one is not None and one.dtype is torch.bool and self.of(one) is not None for one in given)
+
+    def count(self, mask: Tensor, shape) -> int | None:
+        """How many a mask finds of a tensor of that shape; None where it is not known."""
+        values = self.of(mask)
+        if values is None:
+            return None
+        values, times = values.expand(torch.broadcast_shapes(mask.shape, shape)), 1
+        for place, stride in enumerate(values.stride()):
+            if stride == 0:  # the same again
+                times, values = times * values.size(place), values.narrow(place, 0, 1)
+        return times * int(values.sum())

@@ -11,7 +11,7 @@ from ..ask.setup import Setup
 from ..catalog import Gpu, Model, models
 from ..common import checks
 from ..formulas import SYMBOLS, bindings, context, formula, tensor_parallel
-from ..formulas.symbols import A, D, H, L, P, n_s, s_b
+from ..formulas.symbols import A, D, H, L, N_i, P, X_i, n_s, p_i, s_b, segmented, tower_trained
 from .beside import said, table
 from .controls import (
     OF_ACTIVATIONS,
@@ -202,6 +202,27 @@ def ring(size: str = "Llama-3.1-8B", setup: Setup | None = None) -> Explorer:
     amounts = zip(said("ring")["parts"], (context.KEPT, context.BACKWARD), strict=True)
     parts = [(part, label, floor(amount.expr)) for (part, label), amount in amounts]
     return told("ring", controls, Stack(parts, bars="context"))
+
+
+@opens()
+def patches(size: str = "Qwen3-VL 8B") -> Explorer:
+    """Chapter 52: what a tower saves of square pictures, trained, recomputed or frozen, and the pixels of the batch.
+
+    size: one of Qwen3-VL's, in explorers.toml.
+    """
+    sizes, ways = said("patches")["sizes"], said("patches")["ways"]
+    checks.one_of("patches", "size", size, sizes)
+    controls = [
+        Choice("size", "tower of", sizes, size),
+        Choice("way", "the tower is", ways),
+        Slider("picture_width", "side of a picture (pixels)", 32, 4096, 768, 32),
+        Slider("pictures", "pictures in the batch", 1, 64, 1),
+    ]
+    saved, block, least = (formula(f"tower.{name}").expr for name in ("saved", "block", "checkpointed"))
+    again = segmented * SYMBOLS["tower_layers"].symbol * (block - least)
+    parts = [(part, label, q or tower_trained * (saved - again)) for part, label, q in said("patches")["parts"]]
+    derived = [("patches", N_i * floor(X_i / p_i) ** 2)]
+    return told("patches", controls, Stack(parts, bars="way"), derived=derived)
 
 
 #: The file of reserved bytes, beside this one; `tools/explorers.py` writes it.

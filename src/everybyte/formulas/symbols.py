@@ -224,6 +224,7 @@ H_i = _free("tower_width")
 A_i = _free("tower_heads")
 F_i = _free("tower_ffn_width")
 N_d = _free("tower_taps")
+tower_trained = _free("tower_trained")
 
 #: sympy's symbol -> its entry.
 BY_SYMBOL = {entry.symbol: entry for entry in SYMBOLS.values()}
