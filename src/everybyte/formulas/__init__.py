@@ -4,6 +4,7 @@ from . import (  # noqa: F401  each fills the registry
     adapters,
     compute,
     context,
+    diffusion,
     expert_parallel,
     formats,
     inference,

@@ -225,6 +225,8 @@ A_i = _free("tower_heads")
 F_i = _free("tower_ffn_width")
 N_d = _free("tower_taps")
 tower_trained = _free("tower_trained")
+L_1 = _free("single_layers")
+L_2 = _free("double_layers")
 
 #: sympy's symbol -> its entry.
 BY_SYMBOL = {entry.symbol: entry for entry in SYMBOLS.values()}
