@@ -355,3 +355,30 @@ def schedule(
     )
     fig.alt = f"Schedule, {title}: {len(gpus)} GPUs in time, {end:g} units long; at most: {said}."
     return fig
+
+
+def patches(
+    sides: Sequence[tuple[int, int]], patch: int = 16, merged: int = 2, title: str = "Patches and tokens"
+) -> Figure:
+    """Pictures of several sizes, to one scale, each cut into patches; thick lines around those that are one token.
+
+    Args:
+        sides: (width, height) in pixels of each, multiples of `patch * merged`. patch: pixels of a patch's side.
+            merged: patches of a token's side.
+    """
+    token, x, gap = patch * merged, 0.0, max(width for width, _ in sides) / 12
+    fig, ax = canvas(title, height=3.2)
+    told = []
+    for width, height in sides:
+        for step, line in ((patch, 0.2), (token, 0.7)):
+            for i in range(0, width + 1, step):
+                ax.plot([x + i] * 2, [0, height], color=BLUE, linewidth=line)
+            for i in range(0, height + 1, step):
+                ax.plot([x, x + width], [i] * 2, color=BLUE, linewidth=line)
+        count = width * height // patch**2
+        told.append(f"{width} × {height}: {count:,} patches, {count // merged**2:,} tokens")
+        ax.text(x, -gap / 3, told[-1].replace(": ", "\n").replace(", ", "\n"), va="top", color=INK, fontsize=8)
+        x += width + gap
+    alt = f"{len(sides)} pictures cut into patches of {patch} pixels. " + "; ".join(told) + "."
+    top = max(height for _, height in sides)
+    return _drawn(fig, ax, (-gap / 4, x), (-0.45 * top, 1.04 * top), alt, aspect="equal")

@@ -70,7 +70,7 @@ def _as_on_gpu(setup, tracker, rank):
         clipping_on_meta(),
         loss_in_the_open(),
         torch.enable_grad(),
-        Kernels(tracker.loss_of),
+        Kernels(tracker.loss_of, tracker.values),
         autocast_as_on_cuda(),
         parallel.as_rank(setup, tracker, rank),
         tracker,

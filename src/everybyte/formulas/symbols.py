@@ -224,5 +224,22 @@ c_r = _free("rdma_tokens")
 n_d = _free("domain")
 eight = _free("eight_bits")
 
+# Free symbols: pictures, and the tower that reads them.
+X_i = _free("picture_width")
+Y_i = _free("picture_height")
+p_i = _free("patch_side")
+k_i = _free("merged_side")
+t_i = _free("patch_frames")
+N_p = _free("patches")
+N_i = _free("pictures")
+L_i = _free("tower_layers")
+H_i = _free("tower_width")
+A_i = _free("tower_heads")
+F_i = _free("tower_ffn_width")
+N_d = _free("tower_taps")
+tower_trained = _free("tower_trained")
+L_1 = _free("single_layers")
+L_2 = _free("double_layers")
+
 #: sympy's symbol -> its entry.
 BY_SYMBOL = {entry.symbol: entry for entry in SYMBOLS.values()}
