@@ -211,5 +211,13 @@ n_w = _free("workers")
 n_f = _free("prefetched")
 n_x = _free("token_columns")
 
+# Free symbols: a layer with a state in place of keys and values.
+A_q = _free("state_key_heads")
+A_s = _free("state_heads")
+N_s = _free("state_rows")
+P_s = _free("state_columns")
+Q = _free("chunk")
+n_v = _free("convolved")
+
 #: sympy's symbol -> its entry.
 BY_SYMBOL = {entry.symbol: entry for entry in SYMBOLS.values()}
