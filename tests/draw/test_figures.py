@@ -66,6 +66,7 @@ FIGURES = {
     "block shapes": lambda: draw.block_shapes([eb.model("gpt2"), eb.model("llama-3.1-8b", code="reference")]),
     "block shapes, one": lambda: draw.block_shapes([eb.model("phi-3-mini", code="reference")]),
     "ring": lambda: draw.ring(4),
+    "chunks": lambda: draw.chunks(4),
     "tiles": lambda: draw.tiles(5),
     "schedule": lambda: draw.schedule(schedules.timed(Mesh(pipeline=4), 8), "1F1B", dict.fromkeys(range(4), 9 * GIB)),
     "schedule, a V": lambda: draw.schedule(schedules.timed(Mesh(pipeline=4, schedule="zbv", stages=2), 24), "ZB-V"),

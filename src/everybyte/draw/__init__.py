@@ -12,14 +12,14 @@ if TYPE_CHECKING:  # what editors and type checkers see of the names that are fe
     from .addresses import blocks, memory, segments
     from .dots import by_step, costs, front_of, fronts, learned, losses, ratios
     from .figures import amount, canvas, lines, ranges, regions, shares, stacked, timeline, timelines
-    from .schematics import bit_fields, block_shapes, ring, schedule, splits, tiles
+    from .schematics import bit_fields, block_shapes, chunks, ring, schedule, splits, tiles
     from .showing import ON_SLIDE, SLIDES, bundle, checked_alt, png, projected, show, svg
     from .waterfalls import waterfall
 
 _MODULES = ("addresses", "dots", "figures", "schematics", "showing", "waterfalls")
 __all__ = [
     "ON_SLIDE", "PARTS", "Part", "SLIDES", "amount", "bit_fields", "block_shapes", "blocks", "bundle", "by_step", "canvas",
-    "checked_alt", "contrast", "costs", "front_of", "fronts", "ink_on", "learned", "lines", "losses", "memory",
+    "checked_alt", "chunks", "contrast", "costs", "front_of", "fronts", "ink_on", "learned", "lines", "losses", "memory",
     "part", "png", "projected", "ranges", "ratios", "regions", "ring", "schedule", "segments", "shares", "show",
     "splits", "stacked", "svg", "tiles", "timeline", "timelines", "waterfall",
 ]  # fmt: skip
