@@ -1,6 +1,8 @@
 """What a layer with a state saves and takes, against transformers' torch code on tensors without data."""
 
+import json
 from itertools import accumulate
+from pathlib import Path
 from random import Random
 
 import pytest
@@ -16,6 +18,13 @@ from transformers.models.qwen3_next.modeling_qwen3_next import (
 
 import everybyte as eb
 
+REHEARSED = Path(__file__).resolve().parents[2] / "labs/rehearsals/linear_attention.jsonl"
+#: One layer of Qwen3-Next (`gdn`) and of Kimi Linear (`kda`), as `tools/beside/scripts/linear_attention.py` has them.
+SHAPES = {
+    kind: {"state_key_heads": keys, "state_heads": 32, "state_rows": 128, "state_columns": 128, "chunk": 64}
+    for kind, keys in (("gdn", 16), ("kda", 32))
+}
+RULES = {"gdn torch": "delta.saved", "gdn fla": "delta.kernel", "kda torch": "kimi.saved", "kda fla": "kimi.kernel"}
 NORMED = {"use_qk_l2norm_in_kernel": True}
 
 
@@ -129,3 +138,17 @@ def test_what_a_layer_holds_while_it_generates(kind, tokens):
     layer = next(told[name] for name in names if name in told).layers[0]
     held = sum(x.nbytes for x in (*layer.conv_states.values(), *layer.recurrent_states.values()))
     assert held == eb.formula("state.held")(batch=3, weight_bytes=2, convolved=4, **sizes)
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_rehearsed_rules(name):
+    """PyTorch's CUDA code and FLA's kernels on a driver that does nothing: bytes saved, and the delta rule's most."""
+    (line,) = [one for one in map(json.loads, REHEARSED.read_text().splitlines()) if one["name"] == name]
+    rows = [row[1:] for row in line["printed"]["FOUND"] if row[0] == "rule"]
+    assert [row[0] for row in rows] == [512, 1000, 4096]
+    for tokens, saved, _, most in rows:
+        at = SHAPES[name[:3]] | {"batch": 1, "sequence": tokens, "compute_bytes": 2}
+        assert saved == eb.formula(RULES[name])(**at)
+        if name == "gdn torch":
+            result = 2 * tokens * 32 * 128  # the result, and its gradient
+            assert most == eb.formula("delta.taken")(**at) + 2 * result
