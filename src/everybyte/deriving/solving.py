@@ -24,6 +24,8 @@ from .solver import Solver
 #: The point that others are compared with; of a further letter the first of these sizes that the model takes.
 _BATCH, _SEQUENCE, _SIZES = 3, 64, (224, 64, 256, 32, 128, 16, 512, 28, 8, 1024, 4, 2, 1)
 _MOST = BATCHES[-1]
+#: Sequences of a range, six of which tell what grows with them from what grows with their chunks.
+_LENGTHS = (64, 33, 90, 127, 256, 1000, 577, 1500, 3001, 2050)
 #: So many depths are looked at, three at a time, where the first layers are not like those that follow.
 _DEPTHS = 5
 #: At so many points the bytes of a tensor must be those of one that is known.
@@ -262,7 +264,7 @@ class _Solving:
             for usual, r in zip(self.usual[2:], others, strict=True)
         )
         bs = [b.low] if b.single else b.some([v for v in (3, 2, 5, 7) if v in b], 4)
-        ss = [s.low] if s.single else s.some([v for v in (64, 33, 90, 127, 256, 1000) if v in s], 6)
+        ss = [s.low] if s.single else s.some([v for v in _LENGTHS if v in s][:6], 6)
         if b.single or s.single:
             pairs = list(product(bs, ss))
         else:
