@@ -1,4 +1,4 @@
-"""Schematics: divided matrices, a ring, tiles of attention, bits of formats, a block's shapes, a schedule."""
+"""Schematics: divided matrices, a ring, tiles of attention, chunks with a state, bits of formats, a block's shapes, a schedule."""
 
 from collections.abc import Mapping, Sequence
 from math import cos, pi, sin
@@ -140,6 +140,39 @@ def tiles(
         "above the diagonal are masked. Beside each row of tiles stands what is written: its output, and one number a row, the log-sum-exp."
     )
     return _drawn(fig, ax, (-0.6, tiles + 2.8), (-tiles - 0.2, 0.7), alt, aspect="equal")
+
+
+def chunks(parts: int = 4, title: str = "Squares within chunks, a state from one to the next") -> Figure:
+    """A sequence cut into chunks: a square of pairs in each, and the state that goes on to the next.
+
+    Args:
+        parts: chunks, from 2 to 6.
+
+    Raises:
+        ValueError: another number.
+    """
+    checks.whole("chunks", "parts", parts, 2, 6)
+    fig, ax = canvas(title, height=3.4)
+    for i in range(parts):
+        _box(ax, 2 * i, 1.2, 1.2, 1.2, facecolor=PARTS["activations"].color)
+        ax.add_patch(Polygon([(2 * i, 2.4), (2 * i + 1.2, 2.4), (2 * i + 1.2, 1.2)], facecolor=CARD, edgecolor=INK))
+        words(ax, 2 * i + 0.6, 2.55, f"chunk {i}", 10, va="baseline")
+        words(ax, 2 * i + 0.42, 1.55, "Q × Q", 9, color=ink_on(PARTS["activations"].color))
+        words(ax, 2 * i + 0.6, 0.95, "Q tokens", 8, color=MUTED)
+    arrow: dict[str, Any] = {"arrowstyle": "-|>", "mutation_scale": 12, "color": INK}
+    for i in range(parts + 1):
+        _box(ax, 2 * i - 0.8, -0.3, 0.6, 0.6, facecolor=PARTS["cache"].color)
+        words(ax, 2 * i - 0.5, 0, f"state\n{i}", 8, color=ink_on(PARTS["cache"].color))
+        if i < parts:
+            ax.add_patch(FancyArrowPatch((2 * i - 0.2, 0), (2 * i + 1.2, 0), **arrow))
+            ax.add_patch(FancyArrowPatch((2 * i - 0.45, 0.3), (2 * i, 1.2), **arrow))
+    words(ax, parts - 0.5, -0.55, "a state has the same size after any number of tokens", 9, va="top", color=MUTED)
+    alt = (
+        f"Schematic, {title}: a sequence cut into {parts} chunks of Q tokens. Within each chunk there is a square of Q × Q pairs, half "
+        f"of it masked. A state goes from chunk to chunk, {parts + 1} of them in all, each of the same size; each chunk reads the "
+        "one before it."
+    )
+    return _drawn(fig, ax, (-1.1, 2 * parts), (-1.0, 2.9), alt, aspect="equal")
 
 
 #: A field of bits: its name, color and hatch, which are this figure's own, since no field is a part of memory.

@@ -241,5 +241,13 @@ tower_trained = _free("tower_trained")
 L_1 = _free("single_layers")
 L_2 = _free("double_layers")
 
+# Free symbols: a layer with a state in place of keys and values.
+A_q = _free("state_key_heads")
+A_s = _free("state_heads")
+N_s = _free("state_rows")
+P_s = _free("state_columns")
+Q = _free("chunk")
+n_v = _free("convolved")
+
 #: sympy's symbol -> its entry.
 BY_SYMBOL = {entry.symbol: entry for entry in SYMBOLS.values()}
