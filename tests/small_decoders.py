@@ -51,7 +51,8 @@ def small(kind, seed):
             "shared_experts": draw.randint(1, 2),
         }
     if like.latent:
-        sizes |= {"experts": draw.choice([16, 24, 32]), "rope_width": 8,
+        groups = draw.choice([(8, 4), (4, 1), (0, 0)])
+        sizes |= {"experts": draw.choice([16, 24, 32]), "expert_groups": groups[0], "groups_per_token": groups[1], "rope_width": 8,
                   "head_width": 8 + head, "value_width": 8 * draw.randint(1, 4), "query_rank": 16, "latent_rank": 24, "kv_heads": heads}  # fmt: skip
     if every := sizes.get("full_every"):  # so many that some stand for others
         sizes["layers"] += draw.choice([0, 0, 4]) * every

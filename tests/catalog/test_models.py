@@ -54,6 +54,7 @@ FAMILIES = {
     "opt": 9,
     "bert": 2,
     "deepseek-v3": 1,
+    "kimi-k2": 1,
     "glm-4.5": 2,
     "gpt-oss": 2,
 }

@@ -53,6 +53,8 @@ SPOKEN = (
     only("resharding", "usual", why=", of which formulas do not speak", instead=BUDGET),
     only("loss", "plain", "chunked", why=", of which formulas do not speak", instead=BUDGET),
 )
+#: Of what each parameter takes in a step: a bias by which a router chooses is counted among them, and is a buffer.
+COUNTED = (only("Model.corrected", False, why="of {m.name}: its routers' biases are buffers", instead=BUDGET),)
 #: Of the book's own code; of any architecture that it builds; of what stands on one GPU that trains by itself.
 BOOK = (only("Model.code", "reference", why=OF_MODEL, instead=BUDGET),)
 ANY = (unlike(instead=DRY_RUN),)

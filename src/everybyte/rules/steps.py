@@ -88,6 +88,8 @@ TRANSFORMERS = table(
     only("checkpointing", "none", "full"),
     only("sharding_units", "block", "model"),
     Rule("adapters", lambda s, m: s.adapters and decoder(m) == "gpt2", allowed="None"),
+    Rule("adapters", lambda s, m: s.adapters and m.shared_experts,
+         "with {m.name}: peft takes experts' matrices for those of the shared one, which is not derived", "None", "eb.dry_run takes it"),
     why=_UNLIKE,
     instead="the book's code takes it: eb.model(name, code='reference')",
     when=lambda s, m: m.family is None,

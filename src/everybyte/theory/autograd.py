@@ -10,6 +10,7 @@ import heapq
 import sys
 from contextlib import suppress
 from types import SimpleNamespace
+from weakref import ref
 
 from .letters import product
 from .tape import AROUND, run
@@ -108,7 +109,7 @@ def record(out, title, run, inputs, saved=(), results=(), slot=0, node=None):
 
 def _unpacked(node):
     """The tensors saved in forward; a checkpointed block is recomputed here."""
-    return [x if isinstance(x, Tensor) else x[0].unpack(x[1]) for x in node.saved]
+    return [x if isinstance(x, Tensor) else x.frame.unpack(x.index) for x in node.saved]
 
 
 def backward(tape, loss, gradient):
@@ -233,6 +234,15 @@ class _End:
     sequence, edges, slots, saved = 0, (), 1, ()
 
 
+class _Held:
+    """In forward: what a node has in place of a tensor that it saves."""
+
+    __slots__ = ("__weakref__", "frame", "index")
+
+    def __init__(self, frame, index):
+        self.frame, self.index = frame, index
+
+
 class _Frame:
     """One checkpointed call: the function, its inputs, and what recomputing it made. saves: (whether forward, or backward, runs, a
     kernel's kind) -> whether its results are saved; None where none are."""
@@ -240,12 +250,13 @@ class _Frame:
     def __init__(self, tape, function, inputs, saves):
         self.tape, self.function, self.saves = tape, function, saves
         self.inputs = [(x.alias(), x.node is not None) if isinstance(x, Tensor) else (x, False) for x in inputs]
-        self.count, self.recomputed, self.kept = 0, None, []
+        self.held, self.recomputed, self.kept = [], None, []
 
     def pack(self, x):
         """In forward: a number in place of the tensor."""
-        self.count += 1
-        return self, self.count - 1
+        held = _Held(self, len(self.held))
+        self.held.append(ref(held))
+        return held
 
     def unpack(self, index):
         """In backward: the tensor. The first request recomputes all of them."""
@@ -259,10 +270,13 @@ class _Frame:
 
         def pack(x):
             nonlocal made
-            self.recomputed[made] = x.alias()
+            saved, wanted = x.alias(), self.held[made]() is not None  # a node that is gone asks for nothing
+            if wanted:
+                self.recomputed[made] = saved
             made += 1
-            if made == self.count:
+            if made == len(self.held):
                 raise _Enough
+            return saved
 
         arguments = []
         for x, wanted in self.inputs:
