@@ -8,7 +8,7 @@ from everybyte.catalog.decoders import untrained
 #: transformers' `model_type` -> a model of the catalog.
 LIKE = {
     "llama": "llama-3.1-8b", "mistral": "mistral-7b", "ministral": "mistral-7b", "qwen2": "qwen2.5-7b", "qwen3": "qwen3-8b", "gemma": "gemma-2b",
-    "phi3": "phi-3-mini", "mixtral": "mixtral-8x7b", "deepseek_v3": "deepseek-v3", "gpt2": "gpt2", "opt": "opt-125m",
+    "phi3": "phi-3-mini", "mixtral": "mixtral-8x7b", "qwen3_moe": "qwen3-30b-a3b", "deepseek_v3": "deepseek-v3", "gpt2": "gpt2", "opt": "opt-125m",
     "gpt_neox": "pythia-160m", "glm4_moe": "glm-4.5", "gemma2": "gemma-2-2b", "gemma3": "gemma-3-1b", "gpt_oss": "gpt-oss-20b",
 }  # fmt: skip
 #: Those whose training steps are derived.

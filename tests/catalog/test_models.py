@@ -45,7 +45,7 @@ FAMILIES = {
     "mistral": 1,
     "mixtral": 2,
     "qwen2.5": 7,
-    "qwen3": 2,
+    "qwen3": 4,
     "gemma-2b": 1,
     "gemma-2-2b": 1,
     "gemma-3": 1,

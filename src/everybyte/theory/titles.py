@@ -134,6 +134,9 @@ TITLES: dict[str, dict[str, tuple]] = {
         "add": ("scores with mask",), "reshape": ("sinks",), "expand": ("sinks",), "cat": ("scores and sinks",), "max": ("largest scores",),
         "sub": ("scores less the largest",), "dropout": ("weights",), "to": ("weights cast",), "contiguous": ("heads merged",),
     },
+    "NarrowExperts.route": {
+        "topk": ("largest",), "softmax": ("router's softmax",), "sum": ("sum of a token's weights",), "to": ("weights cast",),
+    },
     "BiasedExperts.forward": {"reshape": ("tokens", "experts")},
     "BiasedExperts.route": {"topk": ("largest",), "softmax": ("weights of a token's experts",)},
     "BiasedExperts.gated": {

@@ -7,7 +7,7 @@ from torch.nn import functional as F
 from ..llama import GatedMLP
 from .cache import kinds
 from .decoder import MLP, Attention, Decoder, layer_norm, rms_norm
-from .mixtures import BiasedExperts, Experts, SharedExperts
+from .mixtures import BiasedExperts, Experts, NarrowExperts, SharedExperts
 from .parts import (
     Conv1D,
     HalfRotary,
@@ -238,6 +238,13 @@ class Windowed(Llama):
     def kinds(self, cache):
         whole = next((layer for layer in cache if not layer.near), None)
         return kinds([*cache, whole or cache[0].beside()])
+
+
+class QwenMixture(Llama):
+    """Qwen 3 with experts."""
+
+    def block(self, model, i):
+        return LlamaBlock(model, LlamaAttention(model), NarrowExperts(model))
 
 
 # Gemma 2 and 3.
@@ -499,5 +506,5 @@ DECODERS: dict[str, type] = {
     **dict.fromkeys(("llama", "mistral", "gemma", "phi3", "mixtral"), Llama),
     **dict.fromkeys(("ministral", "qwen2", "qwen3"), Windowed),
     "gemma2": Gemma2, "gemma3": Gemma3, "gpt2": GPT2, "opt": OPT, "gpt_neox": NeoX, "deepseek_v3": DeepSeek, "glm4_moe": GLM,
-    "gpt_oss": GptOss,
+    "gpt_oss": GptOss, "qwen3_moe": QwenMixture,
 }  # fmt: skip

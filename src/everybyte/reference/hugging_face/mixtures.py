@@ -41,6 +41,18 @@ class Experts(Mixture):
         return self.activation(gate) * up
 
 
+class NarrowExperts(Experts):
+    """Qwen 3's, whose weights of a token's experts are in the type of its numbers."""
+
+    def route(self, tokens):
+        logits = self.router(tokens)
+        scores = F.softmax(logits, dim=-1, dtype=torch.float32)
+        weights, chosen = torch.topk(scores, self.visits, dim=-1)
+        weights /= weights.sum(dim=-1, keepdim=True)
+        weights = weights.to(logits.dtype)
+        return logits, weights, chosen
+
+
 def own_bias(biases, expert):  # (E, F), (T K,) -> (T K, F)
     return biases[expert]
 
