@@ -56,7 +56,7 @@ LATENT = DEEPSEEK.replace(**{name: type(getattr(DEEPSEEK, name))() for name in _
 OTHERS = (
     *(eb.model(n, "reference") for n in ("opt-125m", "opt-350m", "llama-3-8b", "mistral-7b", "mixtral-8x7b", "gemma-2b", "qwen3-8b", "phi-3-mini")),
     SMALL.replace(activation="relu"), eb.Model(name="narrow", layers=1, width=6, heads=1, vocabulary=9, positions=9),
-    MIXTURE.replace(experts=0, experts_per_token=0, expert_width=0, head_width=12), LATENT,
+    MIXTURE.replace(experts=0, experts_per_token=0, expert_width=0, head_width=12), LATENT, DEEPSEEK.replace(value_width=192),
     eb.model("llama-3-8b", code="reference").replace(name="partly turned", rotary_percent=50),
 )  # fmt: skip
 TABLES = {name: table for name, table in vars(rules).items() if name.isupper()}

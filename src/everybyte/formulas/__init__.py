@@ -7,6 +7,7 @@ from . import (  # noqa: F401  each fills the registry
     expert_parallel,
     formats,
     inference,
+    latent,
     optimizers,
     parameters,
     phases,

@@ -87,6 +87,18 @@ LLAMA = (
     only("checkpointing", "none", instead=BUDGET),
     _grouped("in fp32", "as many as heads", BUDGET),
 )
+#: Of latent attention as Hugging Face's code computes it, with a kernel and no cast.
+LATENT = (
+    only("Model.latent", True, why=OF_MODEL, instead=BUDGET),
+    Rule("Model.value_width", lambda s, m: m.value_width == m.head_width, "of {m.name}, as wide as a head, for which flash attention "
+         "runs", "another", BUDGET),
+    only("attention", "flash", instead=BUDGET),
+    only("checkpointing", "none", instead=BUDGET),
+    only("dropout", 0.0, instead=BUDGET),
+    Rule("precision", lambda s, m: s.dtypes.autocast, "casts", "bf16, bf16-master", BUDGET),
+    Rule("precision", lambda s, m: s.dtypes.compute == "fp32", "keeps the compressed keys as they come, the rotary key beside them",
+         "bf16, bf16-master", BUDGET),
+)
 #: Of a dense decoder.
 DENSE = (
     *models(("experts", 0), ("latent_rank", 0), instead=""),
