@@ -99,7 +99,14 @@ LLAMA_BLOCK = (
 )  # fmt: skip
 #: Of rings: flash attention as it is; a GPU that is neither the first nor the last; where no other instant takes more.
 _HALVES = "precisions that compute in 16 bits, as flash attention does"
+AROUND = (only("Mesh.rotation", "all-gather", "all-to-all", why="goes around no ring", instead="ulysses.* answer"),)
+SWAPPED = (
+    only("Mesh.rotation", "ulysses", why="swaps no heads", instead="context.* answer"),
+    Rule("precision", lambda s, m: s.dtypes.compute == "fp32", allowed=_HALVES),
+    Rule("Model.head_width", lambda s, m: m.head_width % 8, "of {m.name} is padded", "multiples of 8"),
+)
 RING_KERNEL = (
+    *AROUND,
     Rule("precision", lambda s, m: s.dtypes.compute == "fp32", allowed=_HALVES),
     Rule("Model.head_width", lambda s, m: m.head_width % 8, "of {m.name} is padded", "multiples of 8"),
 )

@@ -15,7 +15,7 @@ from ...ask.setup import Setup
 from ...catalog import Model
 from ..parallel import ShardedOptimizer, all_gather, at_once, device_mesh, reduce_scatter, shard, sharers
 from ..saving import built
-from ..saving.resharding import resharded
+from ..saving.resharding import into_groups, resharded
 from ..splitting import split
 from ..step import DTYPES, MasterWeights, Trainer, default_autocast, hidden_matrices, make_optimizer
 from .context import going_around
@@ -55,7 +55,7 @@ def held(model: Model, setup: Setup, place: int = 0, mixture: type[ParallelExper
 def undivided(setup: Setup) -> Setup:
     """The same on one GPU."""
     return setup.replace(
-        gpus=1, mesh=Mesh(), sharding="none", sharding_units="block", resharding="usual", buckets="copies", offload="none", no_sync=False
+        gpus=1, mesh=Mesh(), sharding="none", sharding_units="block", resharding="usual", resharding_gpus=8, buckets="copies", offload="none", no_sync=False
     )  # fmt: skip
 
 
@@ -93,7 +93,8 @@ def parallelize(
     if setup.fsdp:
         if by_expert:
             shard_experts(module, setup, by_expert["same"])
-        return stages, [resharded(shard(stage, setup, mesh), setup) for stage in stages]
+        with into_groups(setup):
+            return stages, [resharded(shard(stage, setup, mesh), setup) for stage in stages]
     if setup.ddp:
         return stages, [replicate(stage, setup, sharers(mesh).get_group()) for stage in stages]
     return stages, stages
