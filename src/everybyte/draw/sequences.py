@@ -5,8 +5,9 @@ from typing import Any
 from matplotlib.figure import Figure
 from matplotlib.patches import FancyArrowPatch
 
+from .. import units
 from ..common import checks
-from .figures import canvas, words
+from .figures import canvas, card, words
 from .palette import CARD, INK, MUTED, ink_on
 from .schematics import _SHADES, _box, _drawn
 
@@ -101,8 +102,6 @@ def switches(
     Raises:
         ValueError: without amounts, or one below 1 byte.
     """
-    from .. import units
-
     for name, size in amounts.items():
         checks.whole("switches", f"amounts[{name!r}]", size, 1, 2**60)
     if not amounts:
@@ -113,8 +112,9 @@ def switches(
         words(ax, size * 1.08, y, units.text(size), 9.5, ha="left")
     for name, size in (limits or {}).items():
         ax.axvline(size, color=INK, linestyle="--", linewidth=1)
-        words(ax, size, -0.75, name, 9, color=MUTED)
-    low, high = min(amounts.values()) / 2, max(amounts.values()) * 4
+        words(ax, size, -0.75, name, 9, color=MUTED, bbox=card())
+    sizes = [*amounts.values(), *(limits or {}).values()]
+    low, high = min(sizes) / 2, max(sizes) * 4
     ax.set(
         xscale="log",
         xlim=(low, high),
