@@ -2,7 +2,7 @@
 
 from .bars import allocator, optimizers, parameters, ring, states, tensor, zero
 from .controls import Choice, Slider, reset, shared, steps
-from .curves import attention, formats, loss, low_precision, offloading
+from .curves import attention, compiled, formats, loss, low_precision, offloading
 from .explorer import Explorer
 from .layouts import combining, pipelines
 from .model import model
@@ -13,7 +13,7 @@ from .step import block, checkpointing, step
 
 __all__ = [
     "Choice", "Explorer", "Lines", "Ranges", "Slider", "Stack", "adapters", "allocations", "allocator", "attention",
-    "batches", "block", "checkpointing", "combining", "epochs", "formats", "loss", "low_precision", "memory_map", "model", "offloading",
+    "batches", "block", "checkpointing", "combining", "compiled", "epochs", "formats", "loss", "low_precision", "memory_map", "model", "offloading",
     "optimizers", "parameters", "pipelines", "planning", "played", "precision", "reset", "ring", "serving",
     "sharding", "shared", "states", "step", "steps", "tensor", "upload", "zero",
 ]  # fmt: skip
