@@ -121,6 +121,7 @@ COMPILED = {
 #: Scripts that run alone on a GPU; that import transformers.
 ALONE, IMPORTS = ("outside", "rates"), (
     "causal_lm", "trainer", "lora", "loops", "generate", "decoder", "epoch", "methods", "phases", "pictures", "sft",
+    "linear_attention",
 )  # fmt: skip
 TIMES = {
     "llama-1b bf16 4096": f"llama 4 4096 bf16,times {LLAMA_1B}",
@@ -181,6 +182,11 @@ def cases(kernels: list) -> list[dict]:
     made.append(case("phases", "phases", "phases", "FOLDER"))
     made += [case("pictures", f"pictures {w}", "pictures", f"2 448 512 bf16{w}") for w in ("", ",full", ",frozen")]
     made += [case("trl", f"sft {words}", "sft", f"FOLDER {words}") for words in ("nll", "nll,full", "dft")]
+    for kind in ("gdn", "kda"):
+        made += [
+            case("linear", f"{kind} {how}", "linear_attention", f"{kind} {how} 512 1000 4096")
+            for how in ("torch", "fla")
+        ]
     made += [case("times", name, "decoder", words, how="alone") for name, words in TIMES.items()]
     for number, one in enumerate(made):
         if one["script"] == "fsdp2" or one["group"] == "gathered":  # a process of torchrun's, alone

@@ -1,4 +1,4 @@
-"""Schematics: divided matrices, a ring, tiles of attention, bits of formats, a block's shapes, a schedule."""
+"""Schematics: divided matrices, a ring, tiles of attention, chunks with a state, bits of formats, a block's shapes, a schedule."""
 
 from collections.abc import Mapping, Sequence
 from math import cos, pi, sin
@@ -140,6 +140,39 @@ def tiles(
         "above the diagonal are masked. Beside each row of tiles stands what is written: its output, and one number a row, the log-sum-exp."
     )
     return _drawn(fig, ax, (-0.6, tiles + 2.8), (-tiles - 0.2, 0.7), alt, aspect="equal")
+
+
+def chunks(parts: int = 4, title: str = "Squares within chunks, a state from one to the next") -> Figure:
+    """A sequence cut into chunks: a square of pairs in each, and the state that goes on to the next.
+
+    Args:
+        parts: chunks, from 2 to 6.
+
+    Raises:
+        ValueError: another number.
+    """
+    checks.whole("chunks", "parts", parts, 2, 6)
+    fig, ax = canvas(title, height=3.4)
+    for i in range(parts):
+        _box(ax, 2 * i, 1.2, 1.2, 1.2, facecolor=PARTS["activations"].color)
+        ax.add_patch(Polygon([(2 * i, 2.4), (2 * i + 1.2, 2.4), (2 * i + 1.2, 1.2)], facecolor=CARD, edgecolor=INK))
+        words(ax, 2 * i + 0.6, 2.55, f"chunk {i}", 10, va="baseline")
+        words(ax, 2 * i + 0.42, 1.55, "Q × Q", 9, color=ink_on(PARTS["activations"].color))
+        words(ax, 2 * i + 0.6, 0.95, "Q tokens", 8, color=MUTED)
+    arrow: dict[str, Any] = {"arrowstyle": "-|>", "mutation_scale": 12, "color": INK}
+    for i in range(parts + 1):
+        _box(ax, 2 * i - 0.8, -0.3, 0.6, 0.6, facecolor=PARTS["cache"].color)
+        words(ax, 2 * i - 0.5, 0, f"state\n{i}", 8, color=ink_on(PARTS["cache"].color))
+        if i < parts:
+            ax.add_patch(FancyArrowPatch((2 * i - 0.2, 0), (2 * i + 1.2, 0), **arrow))
+            ax.add_patch(FancyArrowPatch((2 * i - 0.45, 0.3), (2 * i, 1.2), **arrow))
+    words(ax, parts - 0.5, -0.55, "a state has the same size after any number of tokens", 9, va="top", color=MUTED)
+    alt = (
+        f"Schematic, {title}: a sequence cut into {parts} chunks of Q tokens. Within each chunk there is a square of Q × Q pairs, half "
+        f"of it masked. A state goes from chunk to chunk, {parts + 1} of them in all, each of the same size; each chunk reads the "
+        "one before it."
+    )
+    return _drawn(fig, ax, (-1.1, 2 * parts), (-1.0, 2.9), alt, aspect="equal")
 
 
 #: A field of bits: its name, color and hatch, which are this figure's own, since no field is a part of memory.
@@ -355,3 +388,30 @@ def schedule(
     )
     fig.alt = f"Schedule, {title}: {len(gpus)} GPUs in time, {end:g} units long; at most: {said}."
     return fig
+
+
+def patches(
+    sides: Sequence[tuple[int, int]], patch: int = 16, merged: int = 2, title: str = "Patches and tokens"
+) -> Figure:
+    """Pictures of several sizes, to one scale, each cut into patches; thick lines around those that are one token.
+
+    Args:
+        sides: (width, height) in pixels of each, multiples of `patch * merged`. patch: pixels of a patch's side.
+            merged: patches of a token's side.
+    """
+    token, x, gap = patch * merged, 0.0, max(width for width, _ in sides) / 12
+    fig, ax = canvas(title, height=3.2)
+    told = []
+    for width, height in sides:
+        for step, line in ((patch, 0.2), (token, 0.7)):
+            for i in range(0, width + 1, step):
+                ax.plot([x + i] * 2, [0, height], color=BLUE, linewidth=line)
+            for i in range(0, height + 1, step):
+                ax.plot([x, x + width], [i] * 2, color=BLUE, linewidth=line)
+        count = width * height // patch**2
+        told.append(f"{width} × {height}: {count:,} patches, {count // merged**2:,} tokens")
+        ax.text(x, -gap / 3, told[-1].replace(": ", "\n").replace(", ", "\n"), va="top", color=INK, fontsize=8)
+        x += width + gap
+    alt = f"{len(sides)} pictures cut into patches of {patch} pixels. " + "; ".join(told) + "."
+    top = max(height for _, height in sides)
+    return _drawn(fig, ax, (-gap / 4, x), (-0.45 * top, 1.04 * top), alt, aspect="equal")

@@ -74,6 +74,31 @@ def loss(model: Model | None = None, setup: Setup | None = None) -> Explorer:
     return told("loss", controls, Lines("vocabulary", "vocabulary", values, curves, log=True))
 
 
+@opens("batch")
+def linear_attention(setup: Setup | None = None) -> Explorer:
+    """Chapter 51: bytes that the recurrence of one layer saves, as a loop, as torch code by chunks, by kernels, over the sequence.
+
+    States are square, as wide as a head, and each has a head of its own. Kernels take chunks of 64. Beside them what flash
+    attention saves of as many heads.
+    """
+    widths = {f"{d} wide": {"head_width": d} for d in (64, 128, 256)}
+    controls = [
+        Slider("heads", "heads", 1, _HEADS, 32),
+        Choice("width", "width of a head", widths, "128 wide", kind="slider"),
+        steps("chunk", "tokens in a chunk", powers(4, 8), 64),
+        *asked(setup, "batch"),
+        steps("sequence", "sequence (tokens)", powers(9, 17), 4096),
+    ]
+    size = {"state_heads": A, "state_key_heads": A, "state_rows": D, "state_columns": D, "compute_bytes": 2}
+    code = [formula(name).given(**size) for name in ("state.loop", "kimi.saved", "delta.saved")]
+    kernels = [formula(name).given(**size, chunk=64) for name in ("kimi.kernel", "delta.kernel")]
+    flash = formula("context.kept").given(context=1, kv_heads=A, compute_bytes=2)
+    picture = Lines(
+        "sequence", "sequence (tokens)", powers(9, 17), _curves("linear_attention", *code, *kernels, flash), log=True
+    )
+    return told("linear_attention", controls, picture)
+
+
 STAGES: dict[Sharding, str] = {"zero2": "ZeRO-2", "zero3": "ZeRO-3"}
 #: GPUs of one machine, each with its own link to the host.
 GPUS = powers(0, 3)

@@ -10,9 +10,10 @@ import heapq
 import sys
 from contextlib import suppress
 from types import SimpleNamespace
+from weakref import ref
 
 from .letters import product
-from .tape import AROUND, run
+from .tape import AROUND, Held, run
 from .tensors import Tensor, is_dense, new
 
 #: The sequence number of a parameter's own node: it runs as soon as it can.
@@ -106,9 +107,9 @@ def record(out, title, run, inputs, saved=(), results=(), slot=0, node=None):
     return node
 
 
-def _unpacked(node):
-    """The tensors saved in forward; a checkpointed block is recomputed here."""
-    return [x if isinstance(x, Tensor) else x[0].unpack(x[1]) for x in node.saved]
+def _unpacked(saved):
+    """The tensor that was saved in forward; a checkpointed block is recomputed here."""
+    return saved if isinstance(saved, Tensor) else saved.frame.unpack(saved.index)
 
 
 def backward(tape, loss, gradient):
@@ -158,7 +159,7 @@ def _evaluate(tape, node, grads):
     tape.owner, tape.loss, tape.place = node.owner, node.loss, (*tape.at(*AROUND), *node.place)
     for hook in node.hooks:
         hook()
-    results = node.run(node, grads, *_unpacked(node))
+    results = node.run(node, grads, *map(_unpacked, node.saved))
     for i, edge in enumerate(node.edges):
         grad = results[i]
         if edge is not None and grad is not None:
@@ -239,13 +240,16 @@ class _Frame:
 
     def __init__(self, tape, function, inputs, saves):
         self.tape, self.function, self.saves = tape, function, saves
-        self.inputs = [(x.alias(), x.node is not None) if isinstance(x, Tensor) else (x, False) for x in inputs]
-        self.count, self.recomputed, self.kept = 0, None, []
+        self.inputs = [
+            (tape.pack(x), True, x.node is not None) if isinstance(x, Tensor) else (x, False, False) for x in inputs
+        ]
+        self.held, self.recomputed, self.kept = [], None, []
 
     def pack(self, x):
         """In forward: a number in place of the tensor."""
-        self.count += 1
-        return self, self.count - 1
+        held = Held(self, len(self.held))
+        self.held.append(ref(held))
+        return held
 
     def unpack(self, index):
         """In backward: the tensor. The first request recomputes all of them."""
@@ -259,14 +263,17 @@ class _Frame:
 
         def pack(x):
             nonlocal made
-            self.recomputed[made] = x.alias()
+            saved, wanted = x.alias(), self.held[made]() is not None  # a node that is gone asks for nothing
+            if wanted:
+                self.recomputed[made] = saved
             made += 1
-            if made == self.count:
+            if made == len(self.held):
                 raise _Enough
+            return saved
 
         arguments = []
-        for x, wanted in self.inputs:
-            arguments.append(x.alias() if isinstance(x, Tensor) else x)
+        for x, saved, wanted in self.inputs:
+            arguments.append(_unpacked(x).alias() if saved else x)
             if wanted:
                 arguments[-1].node = _End
         x = None
