@@ -1,6 +1,7 @@
 """The explorers: a notebook opens each with one line. They are controls around a picture that computes in the browser."""
 
 from .bars import allocator, optimizers, parameters, ring, states, tensor, zero
+from .colocated import colocated
 from .controls import Choice, Slider, reset, shared, steps
 from .curves import attention, formats, loss, offloading
 from .explorer import Explorer
@@ -13,7 +14,7 @@ from .step import block, checkpointing, step
 
 __all__ = [
     "Choice", "Explorer", "Lines", "Ranges", "Slider", "Stack", "adapters", "allocations", "allocator", "attention",
-    "batches", "block", "checkpointing", "combining", "epochs", "formats", "loss", "memory_map", "model", "offloading",
+    "batches", "block", "checkpointing", "colocated", "combining", "epochs", "formats", "loss", "memory_map", "model", "offloading",
     "optimizers", "parameters", "pipelines", "planning", "played", "precision", "reset", "ring", "serving",
     "sharding", "shared", "states", "step", "steps", "tensor", "upload", "zero",
 ]  # fmt: skip
