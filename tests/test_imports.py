@@ -96,7 +96,7 @@ MAY = {
     | {"derivation", "dryrun", "evidence", "answers.alignment", "answers.engines", "answers.serving"},
     "teach": DRAW
     | PLANNING
-    | {"derivation", "dryrun", "evidence", "published", "answers.serving", "answers.diagnosis"},
+    | {"derivation", "dryrun", "evidence", "published", "answers.engines", "answers.serving", "answers.diagnosis"},
     "reference": STATED,
     "dryrun": COUNTED | {"allocator"},
     "lab": COUNTED,
