@@ -13,7 +13,7 @@ PACKAGE = Path(__file__).resolve().parents[1] / "src" / "everybyte"
 
 GROUND = {"common", "units"}
 #: What a step is, and what is asked for.
-ASKED = {"ask.choices", "ask.lengths", "ask.mesh", "ask.objectives", "ask.schedules", "ask.setup"}
+ASKED = {"ask.choices", "ask.lengths", "ask.mesh", "ask.objectives", "ask.routing", "ask.schedules", "ask.setup"}
 STATED = GROUND | {"step", "catalog", "rules"} | ASKED
 FORMULAS = STATED | {"theory", "formulas"}
 BUDGET = FORMULAS | {"theory.budget", "allocator"}
@@ -46,6 +46,7 @@ MAY = {
     "ask.schedules": GROUND,
     "ask.choices": GROUND,
     "ask.lengths": GROUND,
+    "ask.routing": GROUND,
     "rules": GROUND | {"catalog", "ask.choices", "ask.mesh", "ask.schedules"},
     "ask.setup": GROUND | {"catalog", "rules", "ask.choices", "ask.mesh"},
     "ask.objectives": GROUND | {"catalog", "rules", "ask.mesh", "ask.setup"},

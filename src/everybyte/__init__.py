@@ -38,6 +38,7 @@ if TYPE_CHECKING:  # what editors and type checkers see of the names that are fe
     from .answers.scripts import Largest, Tried, largest, tried
     from .answers.serving import Serving, serve
     from .ask.lengths import Lengths
+    from .ask.routing import Router
     from .derivation import Derivation
     from .deriving import derive
     from .dryrun import Trace, dry_run
@@ -60,6 +61,7 @@ _HOME |= {
     "snapshot": "evidence",
 }
 _HOME |= {"Epoch": "answers.epochs", "epoch": "answers.epochs", "Lengths": "ask.lengths"}
+_HOME |= {"Router": "ask.routing"}
 _HOME |= {"Leaks": "answers.leaking", "leaks": "answers.leaking", "Monitor": "answers.monitoring"}
 _HOME |= {"Explanation": "answers.explanation", "explain": "answers.explanation"}
 _HOME |= dict.fromkeys(("Largest", "Tried", "largest", "tried"), "answers.scripts")

@@ -21,6 +21,7 @@ EXPLORERS = {
     "formats": explore.formats,
     "block": explore.block,
     "attention": explore.attention,
+    "linear_attention": explore.linear_attention,
     "step": explore.step,
     "loss": explore.loss,
     "planning": explore.planning,

@@ -366,7 +366,9 @@ class _Steps:
         """What the step takes."""
         if value not in self._counted:
             setup, varied = self.setup, {self.vary: value}
-            if self.lettered:
+            if self.lettered and not isinstance(self.model, Derivation):
+                self._counted[value] = self.model.sized(setup, ROUNDING, **varied)
+            elif self.lettered:
                 self._counted[value] = self.model.at(setup.batch, setup.sequence, ROUNDING, **varied)
             else:
                 self._counted[value] = heaviest(self.model, setup.replace(**varied), ROUNDING, self.witness)
@@ -383,7 +385,7 @@ class _Steps:
     @cached_property
     def by_peak(self):
         """(the value to show, the one that fits or None, the next or None), as far as peaks say."""
-        if self.lettered:
+        if self.lettered and isinstance(self.model, Derivation):
             value, after, least = largest_size(self.model, self.setup, self.vary, self.over)
             found = least if value is None else value, value, after
         elif self.vary == "gpus":
@@ -462,6 +464,8 @@ class _Steps:
         return number * self.each, bad * self.each, None
 
 
+#: The most that is tried of a letter whose steps are counted.
+_COUNTED = 2**24
 #: Kernels pad sequences to multiples of less than so many.
 _PADDED = 64
 
@@ -507,7 +511,7 @@ def _range(model, setup, vary):
             )
         return model.range(vary)
     model = _dimensions(model)
-    low, high = LIMITS[vary]
+    low, high = LIMITS.get(vary, (1, _COUNTED))
     if vary == "gpus" and setup.sharding == "none":
         return low, low  # each of them would hold everything
     if vary == "sequence" and isinstance(model, Model) and model.positions:
