@@ -39,6 +39,7 @@ EXPLORERS = {
     "optimizers": explore.optimizers,
     "adapters": explore.adapters,
     "serving": explore.serving,
+    "colocated": explore.colocated,
     "allocator": explore.allocator,
     "combining": explore.combining,
     "allocations": explore.allocations,
