@@ -117,7 +117,11 @@ class Fit(Shown):
     @cached_property
     def nearest_gpu(self) -> Gpu | None:
         """The GPU of the catalog with the least memory that `setup` fits; None where there is none."""
-        known = (g for g in sorted(gpus().values(), key=lambda g: g.memory) if takes(g, self.setup.precision))
+        known = (
+            g
+            for g in sorted(gpus().values(), key=lambda g: g.memory)
+            if takes(g, self.setup.precision) and not g.unified
+        )
         return next((g for g in known if self.headroom.usable(g, self.setup) >= self.peak and self._runs(g)), None)
 
     def _runs(self, gpu):

@@ -110,7 +110,7 @@ class Trace(Followed):
 
     @property
     def host(self) -> dict[str, int]:
-        """Bytes of each part in the memory of the CPU after backward, where it is the most; empty without offload."""
+        """Bytes of each part in the memory of the CPU after backward, where it is the most; empty without offload. Activations are not counted."""
         parts = ("parameters", "gradients", "optimizer")
         there = [a for a in self._alive(self.marks["after_backward"]) if a.host and a.part in parts]
         return {part: sum(a.bytes for a in there if a.part == part) for part in parts if there}
