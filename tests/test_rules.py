@@ -50,7 +50,7 @@ MIXTURE = eb.Model(
 MODELS = (
     eb.model("gpt2"), eb.model("llama-2-7b", code="reference"), SMALL, MIXTURE, MIXTURE.replace(expert_width=24, name="even"), MIXTURE.replace(width=32, expert_width=24, name="of eights"), SMALL.replace(width=1560, name="wide"),
     SMALL.replace(width=1, heads=1, ffn_width=2, name="thin"), eb.model("bert-large"), eb.model("gemma-2-2b"),
-    eb.model("gpt2", code="transformers"), eb.model("llama-2-7b"), eb.model("mistral-7b").replace(layers=100, full_every=100),
+    eb.model("gpt2", code="transformers"), eb.model("llama-2-7b"), eb.model("mistral-7b").replace(layers=100, full_every=100), eb.model("glm-4.5"),
     MIXTURE.replace(experts_per_token=2, width=32, expert_width=24, name="of all experts"),
 )  # fmt: skip
 DEEPSEEK = eb.model("deepseek-v3")
@@ -60,7 +60,7 @@ LATENT = DEEPSEEK.replace(**{name: type(getattr(DEEPSEEK, name))() for name in _
 OTHERS = (
     *(eb.model(n, "reference") for n in ("opt-125m", "opt-350m", "llama-3-8b", "mistral-7b", "mixtral-8x7b", "gemma-2b", "qwen3-8b", "phi-3-mini")),
     SMALL.replace(activation="relu"), eb.Model(name="narrow", layers=1, width=6, heads=1, vocabulary=9, positions=9),
-    MIXTURE.replace(experts=0, experts_per_token=0, expert_width=0, head_width=12), LATENT,
+    MIXTURE.replace(experts=0, experts_per_token=0, expert_width=0, head_width=12), LATENT, DEEPSEEK.replace(value_width=192),
     eb.model("llama-3-8b", code="reference").replace(name="partly turned", rotary_percent=50),
 )  # fmt: skip
 TABLES = {name: table for name, table in vars(rules).items() if name.isupper()}

@@ -6,7 +6,7 @@ from typing import Any, ClassVar, Literal, final
 
 from .. import rules
 from ..catalog import Model
-from ..catalog.weights import layers, linears, weights
+from ..catalog.weights import layers, learned, linears
 from ..common import checks
 from . import choices
 from .choices import (
@@ -451,7 +451,7 @@ class Setup:
         """
         checks.whole(owner, "rank", rank, 0, self.gpus - 1)
         place, parts = self.sharer(rank) % self.shards, self.mesh.expert
-        for weight in weights(Part(model, self.mesh.tensor)) if self.fsdp and place else ():
+        for weight in learned(Part(model, self.mesh.tensor)) if self.fsdp and place else ():
             rows, shards, mine = int(weight.shape[0]), self.shards, place
             if parts > 1 and weight.name in ("mlp.gate_up", "mlp.down"):
                 rows, shards, mine = rows // parts, self.expert_shards, place // parts

@@ -9,6 +9,7 @@ from . import (  # noqa: F401  each fills the registry
     expert_parallel,
     formats,
     inference,
+    latent,
     linear_attention,
     optimizers,
     parameters,

@@ -72,6 +72,12 @@ SCHEDULE = (
 )  # fmt: skip
 #: Of the steps of transformers' code, with a model: what its own code does not do, and what is not derived of it.
 _UNLIKE = "with {m.name}, which transformers' code runs, is not derived"
+_UNDIVIDED = (
+    Rule("mesh", lambda s, m: not s.mesh.alone, allowed="no mesh"),
+    only("loss", "plain"),
+    only("checkpointing", "none", "full"),
+    only("sharding_units", "block", "model"),
+)
 TRANSFORMERS = table(
     Unlike("Model.code", lambda s, m: (why := untrained(m)) and (m.code == "reference" and m.unlike_reference() or why), instead="eb.dry_run and eb.derive take it"),
     Rule("Model.full_every", lambda s, m: m.period > 64, "blocks of {m.name} that are not alike are too many to follow", "at most 64"),
@@ -83,14 +89,17 @@ TRANSFORMERS = table(
     Rule("attention", lambda s, m: m.eager_alone and s.attention != "eager", "is not what transformers' {m.name} has", "'eager'"),
     when=lambda s, m: m.family is None,
 ) + table(
-    Rule("mesh", lambda s, m: not s.mesh.alone, allowed="no mesh"),
-    only("loss", "plain"),
-    only("checkpointing", "none", "full"),
-    only("sharding_units", "block", "model"),
+    *_UNDIVIDED,
     Rule("adapters", lambda s, m: s.adapters and decoder(m) == "gpt2", allowed="None"),
     why=_UNLIKE,
     instead="the book's code takes it: eb.model(name, code='reference')",
-    when=lambda s, m: m.family is None,
+    when=lambda s, m: m.family is None and m.replace(code="reference").family,
+) + table(
+    *_UNDIVIDED,
+    Rule("adapters", lambda s, m: s.adapters and m.shared_experts,
+         "with {m.name}: peft takes experts' matrices for those of the shared one, which is not derived", "None", "eb.dry_run takes it"),
+    why=_UNLIKE,
+    when=lambda s, m: m.family is None and not m.replace(code="reference").family,
 )  # fmt: skip
 #: Of formulas, with a model.
 FORMULA = TRANSFORMERS + table(

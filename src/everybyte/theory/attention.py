@@ -23,6 +23,24 @@ def pad(x, multiple, title):
     return out
 
 
+def put(x, values, title):
+    """Numbers copied into a part of a tensor, in place, whose history the tensor then has.
+
+    Backward copies the gradient of the whole, and of it the part's; where the whole had a history, it sets the part to zeros.
+
+    Source: `torch/csrc/autograd/functions/tensor.cpp`, `CopySlices` and `CopyBackwards`.
+    """
+    shape, type = values.shape, values.type
+
+    def run(node, grads):
+        whole = new(grads[0].tape, f"{title}: whole gradient copied", grads[0].shape, grads[0].type)
+        part = new(whole.tape, f"{title}: its part", shape, type)
+        zeros = new(whole.tape, f"{title}: zeros", shape, type) if node.edges[0] else None  # noqa: F841
+        return [whole if node.edges[0] else None, part]
+
+    record(x, title, run, [x, values])
+
+
 def repeat_heads(x, groups, title, dim=1):
     """Each key or value head repeated, always a copy. dim: where the heads are. Source: `repeat_interleave` of a number: expand, clone, flatten."""
     before = x.shape

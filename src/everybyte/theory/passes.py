@@ -6,7 +6,7 @@ makes, holds and frees while the step runs is said in a file of its own: `tensor
 """
 
 from ..ask.choices import LIBRARIES
-from ..catalog.weights import adapters, buffered, layers, weights
+from ..catalog.weights import adapters, buffered, layers, learned
 from .context import Ring
 from .expert_parallel import OWN, Experts
 from .letters import Letter, up
@@ -43,7 +43,7 @@ def context(step):
 def stages(step):
     """The networks: one, or of a pipeline one for each of the GPU's stages; and the weights that they hold and train."""
     setup, model = step.setup, step.model
-    found = (w for w in weights(model) if w.count and layers(step.whole)[w.group] and w.group not in step.without)
+    found = (w for w in learned(model) if w.count and layers(step.whole)[w.group] and w.group not in step.without)
     step.weights = step.trained = step.counted(found)
     beside = None
     if setup.adapters:

@@ -164,7 +164,7 @@ class Methods:
     logsigmoid = _titled("logsigmoid", op.pointwise)  # on CUDA its buffer is empty: `log_sigmoid_forward_cuda`
     minimum, maximum = _titled("minimum", op.extreme), _titled("maximum", op.extreme)
     tanh, sigmoid = (_titled(name, lambda x, title: op.pointwise(x, title, "result")) for name in ("tanh", "sigmoid"))
-    rsqrt, zeros_like = _titled("rsqrt", op.inverse_root), _gradless("zeros_like")
+    rsqrt, zeros_like = _titled("rsqrt", op.inverse_root), _titled("zeros_like", lambda x, title: op.like(title, x))
     empty_like = _gradless("empty_like", lambda x: x.shape)
     dropout = _titled("dropout", lambda x, p, training, title: op.dropout(x, p, title))
     gelu, silu, relu = _activation("gelu"), _activation("silu"), _activation("relu", "result")
@@ -272,7 +272,9 @@ class Methods:
         return op.indexed(x, index if isinstance(index, tuple) else (index,))
 
     def __setitem__(x, index, values):
-        """In place: nothing is taken."""
+        """In place: nothing is taken; of a slice the gradient is."""
+        if not isinstance(index, Tensor):
+            attention.put(x, values, _title(x.tape, "setitem"))
 
     index_copy_ = scatter_ = lambda x, *given: x  # these too
 

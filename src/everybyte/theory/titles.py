@@ -142,6 +142,9 @@ TITLES: dict[str, dict[str, tuple]] = {
         "add": ("scores with mask",), "reshape": ("sinks",), "expand": ("sinks",), "cat": ("scores and sinks",), "max": ("largest scores",),
         "sub": ("scores less the largest",), "dropout": ("weights",), "to": ("weights cast",), "contiguous": ("heads merged",),
     },
+    "NarrowExperts.route": {
+        "topk": ("largest",), "softmax": ("router's softmax",), "sum": ("sum of a token's weights",), "to": ("weights cast",),
+    },
     "BiasedExperts.forward": {"reshape": ("tokens", "experts")},
     "BiasedExperts.route": {"topk": ("largest",), "softmax": ("weights of a token's experts",)},
     "BiasedExperts.gated": {
@@ -186,8 +189,8 @@ TITLES: dict[str, dict[str, tuple]] = {
     "LlamaBlock.dropped": {"dropout": ("attention", "MLP")},
     "NeoX.entered": {"dropout": ("embedding",)},
     "NeoXBlock.forward": {"add": ("MLP and attention", "residual"), "dropout": ("attention", "MLP")},
-    "LatentAttention.forward": {"reshape": ("heads side by side",), "split": ("q", "compressed"), "view": ("q", "latent", "rotary key"), "cat": ("q joined",)},
-    "LatentAttention.expanded": {"split": ("expanded",), "view": ("expanded",), "new_empty": ("keys",)},
+    "LatentAttention.forward": {"reshape": ("heads side by side",), "contiguous": ("heads merged",), "split": ("q", "compressed"), "view": ("q", "latent", "rotary key"), "cat": ("q joined",)},
+    "LatentAttention.expanded": {"split": ("expanded",), "view": ("expanded",), "expand": ("rotary key of each head",), "new_empty": ("keys",), "setitem": ("keys' straight part", "keys' rotary part")},
     "SharedExperts.forward": {"view": ("tokens", "tokens", "experts"), "add": ("experts and shared",)},
     "SharedExperts.route": {"topk": ("largest of each group", "largest groups", "largest"), "view": ("scores by group",),
         "float": ("router input in fp32", "router weight in fp32"), "linear": ("router",), "sigmoid": ("router sigmoid",),
