@@ -276,8 +276,7 @@ def align(
     objective = Objective(model, method) if reference is None else Objective(model, method, reference)
     checks.kind("align", "setup", setup, Setup)
     setup = setup.of(objective.own)
-    if frozen is None:
-        frozen = "none" if method == "dpo" and objective.reference == "before" else "whole"
+    frozen = frozen or ("none" if method == "dpo" and objective.reference == "before" else "whole")
     checks.one_of("align", "frozen", frozen, get_args(Frozen))
     headroom = kept_free("align", headroom)
     _check(objective, setup, frozen, rollout)
@@ -301,9 +300,8 @@ def align(
         for name in MODELS[method]
         if frozen == "whole" and scored and name not in steps and sum(held[name].values())
     }
-    return Alignment(
-        objective, setup, card, rollout, headroom, held, steps, most[learning], learning, generating, scoring
-    )  # fmt: skip
+    asked = objective, setup, card, rollout, headroom
+    return Alignment(*asked, held, steps, most[learning], learning, generating, scoring)
 
 
 def _check(objective, setup, frozen, rollout):
