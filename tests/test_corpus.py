@@ -73,7 +73,7 @@ def test_what_is_fully_published_is_predicted(shipped):
 def test_the_readme_has_the_table_of_what_others_measured(shipped):
     rows = {(row[0].removeprefix("github.com/"), row[1]): row for row in shipped.table().rows}
     text = (Path(__file__).resolve().parents[1] / "README.md").read_text(encoding="utf-8")
-    for source in ("pytorch/torchtitan", "NVIDIA/Megatron-LM", "linkedin/Liger-Kernel", "Lightning-AI/litgpt", "MooreThreads/SimuMax"):
+    for source in ("pytorch/torchtitan", "NVIDIA/Megatron-LM", "linkedin/Liger-Kernel", "Lightning-AI/litgpt"):
         _, _, count, _, _, near, *shares, judged = rows[source, "exact"]
         dies = int(judged.split(" of ")[1]) if judged != "–" else 0
         assert f"| {source} | {count - dies} | {near} | {' | '.join(shares)} |" in text
