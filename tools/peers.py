@@ -296,7 +296,7 @@ def _tune(said, run):
 
 
 def _engine(said, run):
-    if "context" in said:  # of which no estimator here has an option
+    if said.keys() & {"context", "experts"}:  # of which no estimator here has an option
         return None
     given = {name: int(said.get(name, default)) for name, default in (
         ("layers", 12), ("width", 8192), ("heads", 64), ("keys", 8), ("ffn", 28672), ("tensor", 2), ("data", 4),

@@ -1,9 +1,9 @@
-"""A training step of Megatron-LM's Llama in Transformer Engine's modules, one GPU's part, with its distributed optimizer.
+"""A training step of Megatron-LM's Llama or DeepSeek in Transformer Engine's modules, one GPU's part, with its distributed optimizer.
 
 Said as their code has it: Transformer Engine 2.11, `pytorch/module/layernorm_linear.py` and `linear.py`, `attention/`,
 `cross_entropy.py`; Megatron-LM, `core/models/gpt`, `core/tensor_parallel/layers.py`, `core/optimizer/distrib_optimizer.py`. Of a product
 the weight's gradient goes into the fp32 buffer at once, and autograd is given a tensor of its shape that there is once. Collectives give
-tensors without data; dropout is 0.
+tensors without data; dropout is 0. Experts have room for as many rows as come where all are chosen alike (`--moe-pad-expert-input-to-capacity`).
 """
 
 import argparse
@@ -47,6 +47,47 @@ class NormLinear(Function):
         whole = gathered(normed)  # noqa: F841
         part = reduced(grad @ weight)  # noqa: F841
         return torch.empty_like(x), torch.empty_like(gain), dummy(weight)
+
+
+class Linear(Function):
+    """A product that no GPUs divide: of the matrix, or of each expert's by its rows."""
+
+    @staticmethod
+    def forward(ctx, x, *weights):
+        ctx.save_for_backward(x, *weights)
+        return x.new_empty((x.size(0), weights[0].size(0)))
+
+    @staticmethod
+    def backward(ctx, grad):
+        x, *weights = ctx.saved_tensors
+        return torch.empty_like(x), *map(dummy, weights)
+
+
+class Moved(Function):
+    """Rows in another order, or of other GPUs: as many, a new tensor; of tokens as many as given."""
+
+    @staticmethod
+    def forward(ctx, x, rows):
+        ctx.rows = x.size(0)
+        return x.new_empty((rows, x.size(1)))
+
+    @staticmethod
+    def backward(ctx, grad):
+        return grad.new_empty((ctx.rows, grad.size(1))), None
+
+
+class Spread(Function):
+    """Keys and values of what both come of, by one kernel that turns the keys."""
+
+    @staticmethod
+    def forward(ctx, both, turned):
+        ctx.shapes = both.shape, turned.shape
+        rows, sizes = both.size(0), (GIVEN.size + GIVEN.turned, GIVEN.size)
+        return tuple(both.new_empty((rows, GIVEN.heads, size)) for size in sizes)
+
+    @staticmethod
+    def backward(ctx, *grads):
+        return tuple(map(grads[0].new_empty, ctx.shapes))
 
 
 class RowLinear(Function):
@@ -109,7 +150,7 @@ class Attention(Function):
         v = v.contiguous()
         if GIVEN.context > 1:
             q, k, v = map(torch.empty_like, (q, k, v))
-        out, rows = torch.empty_like(q), q.new_empty(q.shape[:2], dtype=torch.float32)
+        out, rows = q.new_empty((*q.shape[:2], v.size(2))), q.new_empty(q.shape[:2], dtype=torch.float32)
         ctx.save_for_backward(q, k, v, out, rows)
         return torch.empty_like(out) if GIVEN.context > 1 else out
 
@@ -184,12 +225,74 @@ class Block(nn.Module):
         return RowLinear.apply(out.view(out.size(0), -1), self.proj)
 
 
+class Latent(nn.Module):
+    """DeepSeek's attention: queries, and keys with values, come of narrow rows."""
+
+    def __init__(self):
+        super().__init__()
+        width, queries, narrow = GIVEN.width, 1536, 512
+        self.norm, self.norm_q, self.norm_kv = weight(width), weight(queries), weight(narrow)
+        self.down_q, self.down_kv = weight(queries, width), weight(narrow + GIVEN.turned, width)
+        self.up_q = weight(GIVEN.heads * (GIVEN.size + GIVEN.turned), queries)
+        self.up_kv, self.proj = weight(2 * GIVEN.heads * GIVEN.size, narrow), weight(width, GIVEN.heads * GIVEN.size)
+
+    def forward(self, x):
+        x = Norm.apply(x, self.norm)
+        q = NormLinear.apply(Linear.apply(x, self.down_q), self.norm_q, self.up_q).view(x.size(0), GIVEN.heads, -1)
+        narrow, turned = Linear.apply(x, self.down_kv).split([512, GIVEN.turned], -1)
+        both = NormLinear.apply(narrow.contiguous(), self.norm_kv, self.up_kv)
+        k, v = Spread.apply(both, turned)
+        return Linear.apply(Attention.apply(q, k, v).view(x.size(0), -1), self.proj)
+
+
+class Mixture(nn.Module):
+    """Experts, of which this GPU has some, each with room for its share of the rows; and one that every token visits."""
+
+    def __init__(self):
+        super().__init__()
+        width, own = GIVEN.width, GIVEN.experts // GIVEN.spread
+        self.norm, self.router = weight(width), weight(GIVEN.experts, width)
+        self.shared1, self.shared2 = weight(2 * GIVEN.shared, width), weight(width, GIVEN.shared)
+        self.own1 = nn.ParameterList(weight(2 * GIVEN.expert, width) for _ in range(own))
+        self.own2 = nn.ParameterList(weight(width, GIVEN.expert) for _ in range(own))
+
+    def forward(self, x):
+        x, tokens = Norm.apply(x, self.norm), x.size(0)
+        scores = (x @ self.router.T).float().softmax(-1)
+        rows = -(-tokens * GIVEN.each // GIVEN.experts) * GIVEN.experts
+        shared = Linear.apply(SwiGlu.apply(Linear.apply(x, self.shared1)), self.shared2)
+        for _ in range(3):  # by experts, to their GPUs, by experts again
+            x = Moved.apply(x, rows)
+        x = Linear.apply(SwiGlu.apply(Linear.apply(x, *self.own1)), *self.own2)
+        for count in (rows, rows, tokens):
+            x = Moved.apply(x, count)
+        return x + shared + 0 * scores.sum(-1, keepdim=True).to(x.dtype)
+
+
+class Sparse(nn.Module):
+    def __init__(self, dense):
+        super().__init__()
+        self.attention, self.mixture = Latent(), None if dense else Mixture()
+        if dense:
+            self.norm, self.fc1 = weight(GIVEN.width), weight(2 * GIVEN.ffn, GIVEN.width)
+            self.fc2 = weight(GIVEN.width, GIVEN.ffn)
+
+    def forward(self, x):
+        x = x + self.attention(x)
+        if self.mixture:
+            return x + self.mixture(x)
+        return x + Linear.apply(SwiGlu.apply(NormLinear.apply(x, self.norm, self.fc1)), self.fc2)
+
+
 class Llama(nn.Module):
     def __init__(self):
         super().__init__()
         whole = 128 * GIVEN.tensor
         vocabulary = -(-GIVEN.vocabulary // whole) * 128
-        self.token, self.blocks = weight(vocabulary, GIVEN.width), nn.ModuleList(Block() for _ in range(GIVEN.layers))
+        self.token, self.blocks = (
+            weight(vocabulary, GIVEN.width),
+            nn.ModuleList(Sparse(n == 0) if GIVEN.experts else Block() for n in range(GIVEN.layers)),
+        )
         if GIVEN.stages == 1:
             self.norm, self.head = weight(GIVEN.width), weight(vocabulary, GIVEN.width)
 
@@ -203,12 +306,27 @@ class Llama(nn.Module):
 
 
 class Optimizer(torch.optim.Optimizer):
-    """Weights and fp32 gradients in buffers; of masters and states a share."""
+    """Weights and fp32 gradients in buffers, of experts in others; of masters and states a share."""
 
     def __init__(self, params):
         super().__init__(params, {})
-        params = list(reversed(params))
-        multiple = 128 * GIVEN.data
+        params, own = list(reversed(params)), {p for name, p in llama.named_parameters() if ".own" in name}
+        self.parts = [Buffers([p for p in params if p not in own], GIVEN.data)]
+        if own:
+            self.parts.append(Buffers([p for p in params if p in own], GIVEN.data // GIVEN.spread))
+
+    def step(self):
+        for part in self.parts:
+            part.step()
+
+    def zero_grad(self):
+        for part in self.parts:
+            part.gradients.zero_()
+
+
+class Buffers:
+    def __init__(self, params, shared):
+        multiple = 128 * shared
         total = -(-sum(-(-p.numel() // 64) * 64 for p in params) // multiple) * multiple
         self.weights = torch.zeros(total, dtype=torch.bfloat16, device="cuda")
         self.gradients, first = torch.zeros(total, device="cuda"), 0
@@ -217,15 +335,12 @@ class Optimizer(torch.optim.Optimizer):
             p.data, p.main_grad = self.weights[here].view_as(p), self.gradients[here].view_as(p)
             p.register_post_accumulate_grad_hook(added)
             first += -(-p.numel() // 64) * 64
-        self.master, self.states = torch.zeros(total // GIVEN.data, device="cuda"), []
+        self.master, self.states = torch.zeros(total // shared, device="cuda"), []
 
     @torch.no_grad()
     def step(self):
         self.states = self.states or [torch.zeros_like(self.master) for _ in range(2)]
         self.master.add_(self.states[0].mul_(0.9))
-
-    def zero_grad(self):
-        self.gradients.zero_()
 
 
 @torch.no_grad()
@@ -257,11 +372,12 @@ def step():
 def options():
     parser = argparse.ArgumentParser(description=__doc__)
     sizes = {"layers": 12, "width": 8192, "heads": 64, "keys": 8, "ffn": 28672, "vocabulary": 128256, "length": 4096}
+    sizes |= {"experts": 0, "each": 6, "expert": 1536, "shared": 3072, "spread": 1, "turned": 64}
     sizes |= {"tensor": 2, "data": 4, "context": 1, "stages": 1, "micro": 4, "steps": 2}
     for name, default in sizes.items():
         parser.add_argument(f"--{name}", type=int, default=default)
     given = parser.parse_args()
-    given.size = given.width // given.heads
+    given.size = 128 if given.experts else given.width // given.heads
     return given
 
 
