@@ -8,7 +8,7 @@ from everybyte.catalog.decoders import untrained
 #: transformers' `model_type` -> a model of the catalog.
 LIKE = {
     "llama": "llama-3.1-8b", "mistral": "mistral-7b", "ministral": "mistral-7b", "qwen2": "qwen2.5-7b", "qwen3": "qwen3-8b", "gemma": "gemma-2b",
-    "phi3": "phi-3-mini", "mixtral": "mixtral-8x7b", "deepseek_v3": "deepseek-v3", "gpt2": "gpt2", "opt": "opt-125m",
+    "phi3": "phi-3-mini", "mixtral": "mixtral-8x7b", "qwen3_moe": "qwen3-30b-a3b", "deepseek_v3": "deepseek-v3", "gpt2": "gpt2", "opt": "opt-125m",
     "gpt_neox": "pythia-160m", "glm4_moe": "glm-4.5", "gemma2": "gemma-2-2b", "gemma3": "gemma-3-1b", "gpt_oss": "gpt-oss-20b",
 }  # fmt: skip
 #: Those whose training steps are derived.
@@ -51,7 +51,8 @@ def small(kind, seed):
             "shared_experts": draw.randint(1, 2),
         }
     if like.latent:
-        sizes |= {"experts": draw.choice([16, 24, 32]), "rope_width": 8,
+        groups = draw.choice([(8, 4), (4, 1), (0, 0)])
+        sizes |= {"experts": draw.choice([16, 24, 32]), "expert_groups": groups[0], "groups_per_token": groups[1], "rope_width": 8,
                   "head_width": 8 + head, "value_width": 8 * draw.randint(1, 4), "query_rank": 16, "latent_rank": 24, "kv_heads": heads}  # fmt: skip
     if every := sizes.get("full_every"):  # so many that some stand for others
         sizes["layers"] += draw.choice([0, 0, 4]) * every

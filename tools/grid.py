@@ -38,7 +38,7 @@ from everybyte.ask.choices import (
     SHARDINGS,
     TENSOR_OPTIMIZERS,
 )
-from everybyte.ask.mesh import Rotation, Schedule, worst_routing
+from everybyte.ask.mesh import Schedule, worst_routing
 from everybyte.catalog.weights import linears
 from everybyte.rules import PIPELINE, broken
 from everybyte.theory.budget import not_derived
@@ -141,6 +141,10 @@ def shared(seed: int) -> tuple[eb.Model, eb.Setup, int]:
             changes |= {"gpus": 2 * changes["gpus"], "replicas": 2}
         changes["offload"] = draw(OFFLOADS)
     return model, setup.replace(**changes), block
+
+
+#: Ways around a ring.
+RINGS = ("all-gather", "all-to-all")
 
 
 def _again(salt: int):
@@ -342,7 +346,7 @@ def staged(seed: int) -> tuple[eb.Model, eb.Setup, int]:
         model, setup, _ = piped(draw(range(10**6)))
         data = draw([1, 2, 2, 3]) * (expert if expert > context else 1)
         sharding = draw(["none", "none", "zero2", "zero3"] if tensor == 1 else ["zero2", "zero3"])
-        sharding = draw(["none", "zero1"]) if sharding == "none" and expert == 1 else sharding
+        sharding = draw(["none", "zero1"]) if sharding == "none" else sharding
         longest = 0 if model.family == "llama" else 1536
         sizes = {"positions": longest, "learned_positions": longest, "window": 0} if context > 1 else {}
         if expert > 1:
@@ -357,7 +361,7 @@ def staged(seed: int) -> tuple[eb.Model, eb.Setup, int]:
             sizes |= {"ffn_width": tensor * draw([1, 7, 24]), "tied": False}
             sizes |= {"width": tensor * model.width} if model.family == "gpt" else {}
         beside = {"context": context, "expert": expert, "tensor": tensor}
-        beside |= {"rotation": draw(get_args(Rotation))} if context > 1 else {}
+        beside |= {"rotation": draw(RINGS)} if context > 1 else {}
         beside |= {"routing": draw([1.0, 1.25, 0.3, expert])} if expert > 1 else {}
         try:
             model = model.replace(**sizes)
@@ -425,7 +429,7 @@ def ring(seed: int, draw) -> tuple[eb.Model, eb.Setup, int]:
         setup = setup.replace(loss_chunks=1)
     setup = setup.replace(
         sequence=2 * parts * pieces, gpus=gpus, attention="flash", dropout=0.0, master_gradients="bf16",
-        mesh=eb.Mesh(context=parts, rotation=draw(["all-gather", "all-to-all"])),
+        mesh=eb.Mesh(context=parts, rotation=draw(RINGS)),
     )  # fmt: skip
     if setup.loss == "chunked":
         setup = setup.replace(loss_chunks=draw(range(1, min(9, 2 * setup.batch * pieces) + 1)))
@@ -446,8 +450,23 @@ def crossed(seed: int, draw) -> tuple[eb.Model, eb.Setup, int]:
         sequence=2 * context * mesh.tensor * pieces, attention="flash", dropout=0.0,
         gpus=context * (mesh.tensor * setup.data if mesh.expert == 1 else mesh.expert * draw([1, 2])),
         sharding=draw(["zero2", "zero3"]) if mesh.tensor > 1 else setup.sharding,
-        mesh=replace(mesh, context=context, rotation=draw(["all-gather", "all-to-all"])),
+        mesh=replace(mesh, context=context, rotation=draw(RINGS)),
     )  # fmt: skip
+    return model, setup, derived_rank(model, setup, draw)
+
+
+@_again(15)
+def swapped(seed: int, draw) -> tuple[eb.Model, eb.Setup, int]:
+    """Any architecture whose GPUs swap heads for tokens, perhaps beside its matrices or its experts that others have, and one of them."""
+    model, setup, _ = (ring if draw([True, True, False]) else crossed)(draw(range(10**6)))
+    mesh = replace(setup.mesh, rotation="ulysses")
+    sizes = {"heads": mesh.context * model.heads}
+    if model.family == "gpt":
+        sizes |= {"width": mesh.context * model.width, "kv_heads": mesh.context * model.kv_heads}
+    else:
+        sizes |= {"kv_heads": draw([mesh.context * model.kv_heads, mesh.tensor, 2 * mesh.tensor])}
+    dropout = draw([0.0, 0.1]) if model.family == "gpt" and mesh.tensor == 1 else 0.0
+    model, setup = model.replace(**sizes), setup.replace(mesh=mesh, dropout=dropout)
     return model, setup, derived_rank(model, setup, draw)
 
 
@@ -461,8 +480,8 @@ def visited(seed: int, draw) -> tuple[eb.Model, eb.Setup, int] | None:
     model = model.replace(experts=parts * own, experts_per_token=draw(range(1, min(parts * own, 6) + 1)))
     routing = min(draw([1.0, 1.0, 1.25, 0.3, parts]), worst_routing(model, parts))
     setup = any_setup(model, draw)
-    sharding = draw(["none", "zero2", "zero3", "zero3"])
-    if sharding == "none" or setup.sharding not in ("zero2", "zero3"):
+    sharding = draw(["none", "zero1", "zero2", "zero3", "zero3"])
+    if sharding in ("none", "zero1") or setup.sharding not in ("zero2", "zero3"):
         setup = setup.replace(sharding_units="block", offload="none", no_sync=False)
     setup = setup.replace(sharding=sharding, replicas=1)
     setup = setup.replace(
@@ -482,7 +501,7 @@ def halved(seed: int, draw) -> tuple[eb.Model, eb.Setup, int]:
     ways = {"tensor": tensor, "context": context} | {
         name: draw([True, True, False]) for name in ("sequence_parallel", "loss_parallel")
     }
-    ways |= {"rotation": draw(get_args(Rotation))} if context > 1 else {}
+    ways |= {"rotation": draw(RINGS)} if context > 1 else {}
     changes = {"attention": "flash", "dropout": 0.0} if context > 1 else {}
     padded = context > 1 and setup.dtypes.compute == "fp32"
     model = model.replace(**sizes, window=0)
@@ -510,7 +529,7 @@ def meshed(seed: int) -> tuple[eb.Model, dict, int]:
     expert = draw([1, context * data, draw([n for n in range(1, data + 1) if data % n == 0])])
     mesh = {"pipeline": pipeline, "context": context, "tensor": tensor}
     mesh |= {"schedule": schedule, "stages": stages} if pipeline > 1 else {}
-    mesh |= {"rotation": draw(get_args(Rotation))} if context > 1 else {}
+    mesh |= {"rotation": draw(RINGS)} if context > 1 else {}
     mesh |= {name: draw([True, True, False]) for name in ("sequence_parallel", "loss_parallel")} if tensor > 1 else {}
     experts = {"expert": expert} | ({"routing": draw([1.0, 1.0, 1.25, expert])} if expert > 1 else {})
     while True:  # what does not go together without a mesh is drawn again

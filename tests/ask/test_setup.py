@@ -349,3 +349,11 @@ def test_another_optimizer_brings_its_usual_implementation():
 def test_a_replaced_optimizer_that_is_none_is_named(value):
     with pytest.raises(ValueError, match="Setup.optimizer"):
         eb.Setup().replace(optimizer=value)
+
+
+@pytest.mark.parametrize("precision", ["fp8", "NVFP4"])
+def test_eight_and_four_bits_are_refused_by_name(precision):
+    with pytest.raises(
+        ValueError, match=rf"^Setup\.precision: '{precision}' is not derived: chapter 27 sums what a linear"
+    ):
+        eb.Setup(precision=precision)

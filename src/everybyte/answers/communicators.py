@@ -10,7 +10,7 @@ def communicators(setup: Setup, gpu: Gpu) -> list[Communicator]:
     mesh, found = setup.mesh, []
     sizes = [
         ("tensor", mesh.tensor, 1, "sum"),
-        ("context", mesh.context, mesh.tensor, "sum"),
+        ("context", mesh.context, mesh.tensor, "exchange" if mesh.rotation == "ulysses" else "sum"),
         ("expert", mesh.expert, mesh.tensor, "exchange"),
         ("data", setup.shards if setup.sharding != "none" else setup.sharers, mesh.tensor, "sum"),
         ("replicas", setup.replicas if setup.sharding != "none" else 1, mesh.tensor * setup.shards, "sum"),

@@ -128,6 +128,14 @@ _ONE_FUNCTION = table(
          "not multiply the norm's fp32 by the head's bf16", "'plain', 'chunked', or Lora.base 'fp32'"),
     when=lambda s: s.loss == "linear-cross-entropy",
 )  # fmt: skip
+_ULYSSES = table(
+    Rule("sequence", lambda s: s.sequence % s.mesh.context,
+         lambda s: f"does not make equal pieces for the {s.mesh.context} GPUs of mesh {s.mesh}: {s.sequence % s.mesh.context} tokens are left",
+         lambda s: f"a multiple of {s.mesh.context}, as {multiples(s.sequence, s.mesh.context)}"),
+    only("attention", "flash", why="with mesh {s.mesh}: around scores that are formed one by one no heads are swapped"),
+    only("replicas", 1, why="with mesh {s.mesh}: groups of GPUs that each hold the model are not derived"),
+    when=lambda s: s.mesh.rotation == "ulysses",
+)  # fmt: skip
 _RING = table(
     Rule("sequence", lambda s: s.sequence % (2 * s.mesh.context),
          lambda s: f"does not make two equal pieces for each of the {s.mesh.context} GPUs of mesh {s.mesh}: "
@@ -137,10 +145,9 @@ _RING = table(
     only("dropout", 0.0,
          why="with mesh {s.mesh}: PyTorch's ring attention keeps the random state of its last part alone"),
     only("replicas", 1, why="with mesh {s.mesh}: groups of rings that each hold the model are not derived"),
-    when=lambda s: s.mesh.context > 1,
+    when=lambda s: s.mesh.context > 1 and s.mesh.rotation != "ulysses",
 )  # fmt: skip
 _EXPERTS = table(
-    only("sharding", "none", "zero2", "zero3"),
     only("buckets", "copies"),
     only("replicas", 1),
     why=BESIDE_MESH,
@@ -243,5 +250,5 @@ _LOOPS = (
 )  # fmt: skip
 #: In the order in which they are tried.
 SETUP = (
-    *_USUAL, *_PIPELINE, *_EXPERT_PLACES, *_LIBRARY, *_OWN, *_ONE_FUNCTION, *_RING, *_EXPERTS, *_GPUS, *_IN_BACKWARD, *_WHOLE, *_ADAPTERS, *_LOOPS,
+    *_USUAL, *_PIPELINE, *_EXPERT_PLACES, *_LIBRARY, *_OWN, *_ONE_FUNCTION, *_ULYSSES, *_RING, *_EXPERTS, *_GPUS, *_IN_BACKWARD, *_WHOLE, *_ADAPTERS, *_LOOPS,
 )  # fmt: skip

@@ -8,7 +8,7 @@ frames hold the same variables. What an operation makes, saves and frees stands 
 import sys
 from types import ModuleType
 
-from . import attention, autograd, experts, losses
+from . import attention, autograd, experts, functions, losses
 from . import operations as op
 from .letters import over, product
 from .tape import BOOL, FP32, INT32, INT64, Storage
@@ -140,7 +140,7 @@ class Methods:
     view, reshape = _titled("view", _reshape), _titled("reshape", _reshape)
     contiguous = _titled("contiguous", op.contiguous)
     repeat_interleave = _titled(
-        "repeat_interleave", lambda x, groups, title, dim: attention.repeat_heads(x, groups, title)
+        "repeat_interleave", lambda x, groups, title, dim: attention.repeat_heads(x, groups, title, dim)
     )
     float, long, bool, int = _cast("float", FP32), _cast("long", INT64), _cast("bool", BOOL), _cast("int", INT32)
     to = _cast("to")
@@ -164,7 +164,7 @@ class Methods:
     logsigmoid = _titled("logsigmoid", op.pointwise)  # on CUDA its buffer is empty: `log_sigmoid_forward_cuda`
     minimum, maximum = _titled("minimum", op.extreme), _titled("maximum", op.extreme)
     tanh, sigmoid = (_titled(name, lambda x, title: op.pointwise(x, title, "result")) for name in ("tanh", "sigmoid"))
-    rsqrt, zeros_like = _titled("rsqrt", op.inverse_root), _gradless("zeros_like")
+    rsqrt, zeros_like = _titled("rsqrt", op.inverse_root), _titled("zeros_like", lambda x, title: op.like(title, x))
     empty_like = _gradless("empty_like", lambda x: x.shape)
     dropout = _titled("dropout", lambda x, p, training, title: op.dropout(x, p, title))
     gelu, silu, relu = _activation("gelu"), _activation("silu"), _activation("relu", "result")
@@ -200,6 +200,9 @@ class Methods:
 
     def transpose(x, a, b):
         return op.transpose(x, a % len(x.shape), b % len(x.shape))
+
+    def permute(x, *axes):
+        return functions.reordered(x, axes)
 
     def unsqueeze(x, axis):
         return op.unsqueezed(x, (slice(None),) * (axis % (len(x.shape) + 1)) + (None,))
@@ -269,7 +272,9 @@ class Methods:
         return op.indexed(x, index if isinstance(index, tuple) else (index,))
 
     def __setitem__(x, index, values):
-        """In place: nothing is taken."""
+        """In place: nothing is taken; of a slice the gradient is."""
+        if not isinstance(index, Tensor):
+            attention.put(x, values, _title(x.tape, "setitem"))
 
     index_copy_ = scatter_ = lambda x, *given: x  # these too
 
@@ -562,8 +567,10 @@ nn = _module(
     "torch.nn", functional=functional, Module=Module, ModuleList=ModuleList, Linear=Linear, Embedding=Embedding,
     LayerNorm=LayerNorm, RMSNorm=RMSNorm, Identity=Identity, Parameter=lambda later: later,
 )  # fmt: skip
+#: It fills a tensor that is there.
+distributed = _module("torch.distributed", all_to_all_single=lambda out, x, group: None)
 torch = _module(
-    "torch", nn=nn, float32=FP32, int32=INT32, bool=BOOL, arange=arange, cat=cat, empty=Later, no_grad=no_grad,
+    "torch", nn=nn, distributed=distributed, autograd=_module("torch.autograd", Function=functions.Function), float32=FP32, int32=INT32, bool=BOOL, arange=arange, cat=cat, empty=Later, no_grad=no_grad,
     ones=_filled("ones"), zeros=_filled("zeros"), tensor=tensor, where=where, tril=lambda x: Mask(),
 )  # fmt: skip
 #: What stands for each of PyTorch's modules.

@@ -94,6 +94,14 @@ TITLES: dict[str, dict[str, tuple]] = {
     },
     "OwnExperts.forward": {"chunk": ("experts' gate and up gradient",), "mul": ("experts' product",)},
     "inverse": {"empty_like": ("places", "places"), "arange": ("counted", "counted")},
+    "all_tokens": {
+        "repeat_interleave": ("k repeated", "v repeated"), "contiguous": tuple(f"{x} for each GPU" for x in "qkv"), "reshape": tuple(f"{x} by GPU" for x in "qkv"),
+    },
+    "Exchange.forward": {"new_empty": tuple(f"{x} of all tokens" for x in ("q", "k", "v")) + ("result of own tokens",)},
+    "Exchange.backward": {"new_empty": ("result's gradient of own heads", "v's gradient of own tokens", "k's gradient of own tokens", "q's gradient of own tokens"), "contiguous": ("gradient for each GPU",) * 4},
+    "exchanged": {"contiguous": tuple(f"{x} head by head" for x in "qkv"), "reshape": ("result of own heads", "result")},
+    "token_by_token": {"contiguous": ("result token by token",)},
+    "own_tokens": {"contiguous": ("result for each GPU",), "reshape": ("result by GPU", "result token by token")},
     "grouped_linear": {
         "to": ("experts' gate and up input cast", "experts' down input cast"), "grouped_mm": ("experts' gate and up", "experts' down"),
     },
@@ -133,6 +141,9 @@ TITLES: dict[str, dict[str, tuple]] = {
     "attend_with_sinks": _SCORES | {
         "add": ("scores with mask",), "reshape": ("sinks",), "expand": ("sinks",), "cat": ("scores and sinks",), "max": ("largest scores",),
         "sub": ("scores less the largest",), "dropout": ("weights",), "to": ("weights cast",), "contiguous": ("heads merged",),
+    },
+    "NarrowExperts.route": {
+        "topk": ("largest",), "softmax": ("router's softmax",), "sum": ("sum of a token's weights",), "to": ("weights cast",),
     },
     "BiasedExperts.forward": {"reshape": ("tokens", "experts")},
     "BiasedExperts.route": {"topk": ("largest",), "softmax": ("weights of a token's experts",)},
@@ -178,8 +189,8 @@ TITLES: dict[str, dict[str, tuple]] = {
     "LlamaBlock.dropped": {"dropout": ("attention", "MLP")},
     "NeoX.entered": {"dropout": ("embedding",)},
     "NeoXBlock.forward": {"add": ("MLP and attention", "residual"), "dropout": ("attention", "MLP")},
-    "LatentAttention.forward": {"reshape": ("heads side by side",), "split": ("q", "compressed"), "view": ("q", "latent", "rotary key"), "cat": ("q joined",)},
-    "LatentAttention.expanded": {"split": ("expanded",), "view": ("expanded",), "new_empty": ("keys",)},
+    "LatentAttention.forward": {"reshape": ("heads side by side",), "contiguous": ("heads merged",), "split": ("q", "compressed"), "view": ("q", "latent", "rotary key"), "cat": ("q joined",)},
+    "LatentAttention.expanded": {"split": ("expanded",), "view": ("expanded",), "expand": ("rotary key of each head",), "new_empty": ("keys",), "setitem": ("keys' straight part", "keys' rotary part")},
     "SharedExperts.forward": {"view": ("tokens", "tokens", "experts"), "add": ("experts and shared",)},
     "SharedExperts.route": {"topk": ("largest of each group", "largest groups", "largest"), "view": ("scores by group",),
         "float": ("router input in fp32", "router weight in fp32"), "linear": ("router",), "sigmoid": ("router sigmoid",),

@@ -69,8 +69,6 @@ class Decoder(nn.Module):
 
     #: Whether backward recomputes the blocks; whether what they get requires a gradient though no embedding trains, as peft has it then.
     recomputes = leaf = False
-    #: Whether experts are chosen by biases that are no weights.
-    chosen_by_bias = False
     dropout = 0.0
     head_of = nn.Linear
 

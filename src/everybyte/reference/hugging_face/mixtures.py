@@ -41,6 +41,18 @@ class Experts(Mixture):
         return self.activation(gate) * up
 
 
+class NarrowExperts(Experts):
+    """Qwen 3's, whose weights of a token's experts are in the type of its numbers."""
+
+    def route(self, tokens):
+        logits = self.router(tokens)
+        scores = F.softmax(logits, dim=-1, dtype=torch.float32)
+        weights, chosen = torch.topk(scores, self.visits, dim=-1)
+        weights /= weights.sum(dim=-1, keepdim=True)
+        weights = weights.to(logits.dtype)
+        return logits, weights, chosen
+
+
 def own_bias(biases, expert):  # (E, F), (T K,) -> (T K, F)
     return biases[expert]
 
@@ -90,14 +102,14 @@ class SharedExperts(Experts):
     """Groups of experts are chosen before experts, and beside them each token visits one that all share.
 
     Args:
-        groups: how many there are, and how many are chosen. type: of the router's biases.
+        type: of the router's biases.
     """
 
-    def __init__(self, model, groups, type):
+    def __init__(self, model, type):
         super().__init__(model)
         self.router = Router(model, type)
         self.shared = GatedMLP(model.replace(ffn_width=model.expert_width * model.shared_experts))
-        self.groups, self.best = groups
+        self.groups, self.best = model.expert_groups or 1, model.groups_per_token or 1
 
     def forward(self, x):
         _logits, weights, chosen = self.route(x.view(-1, x.size(-1)))
