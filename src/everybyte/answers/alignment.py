@@ -46,8 +46,8 @@ class Rollout:
     Attributes:
         sequences: how many are in its cache at once: prompts times samples of each. context: tokens of each, prompt and answer.
         weights: a `copy` of the policy's, as an inference engine has, or the trainer's own, `shared`.
-        tensor_parallel: GPUs that divide one copy: matrices and tables by rows or columns, and the cache by heads, not
-            norms. Where key and value heads are fewer, or one latent is cached for all heads, several hold the same of the cache.
+        tensor_parallel: GPUs that divide one copy: matrices and tables by rows or columns, each expert's too, and the cache by heads,
+            not norms, routers and what compresses to a latent. Where key and value heads are fewer, or one latent is cached for all heads, several hold the same of the cache.
         asleep: whether weights and cache are freed while the policy learns.
 
     Raises:
@@ -110,7 +110,11 @@ class Rollout:
 
         def share(weight):
             name, rows = weight.name, weight.shape[0]
-            if "norm" in name or name.endswith(("out.bias", "down.bias", "query_down.weight", "latent_down.weight")):
+            if (
+                "norm" in name
+                or name.startswith("mlp.router.")
+                or name.endswith(("out.bias", "down.bias", "query_down.weight", "latent_down.weight"))
+            ):
                 return weight.numbers
             if name.startswith(("attention.k.", "attention.v.")):
                 return weight.numbers // model.kv_heads * own
