@@ -18,12 +18,16 @@ MORE_SIZES = (
     500, 518, 640, 768, 800, 896, 1000, 2048, 8192,
 )  # fmt: skip
 _MULTIPLES = (1, 2, 4, 8, 16, 32, 64)
+#: Of what a sequence is cut into by state space models, too: Mamba-2's chunks.
+SEQUENCE_MULTIPLES = (*_MULTIPLES, 128, 256)
 #: Of what patches and strides make of images, too.
 FURTHER_MULTIPLES = (*_MULTIPLES, 3, 5, 6, 7, 10, 12, 14, 20, 24, 28, 40, 48, 56, 128, 256)
 
 
 #: Where so many numbers are all of different kinds, as in a loop over them, no more are looked at.
 _PATIENCE = 4
+#: Nor where there are more kinds than these, as in a loop over a sequence's chunks, and the last numbers are of different ones.
+_KINDS = 6
 
 
 class Irregular(Exception):
@@ -62,6 +66,8 @@ class Range:
             if value in self and value not in found:
                 found.append(value)
             value += 1 if value < self.low + 64 else 37
+        if not found and (first := self.first(self.low)) is not None:
+            found = [first]
         return found
 
 
@@ -84,6 +90,8 @@ def partition(
         last = list(seen)[-_PATIENCE:]
         if (more or len(seen) == _PATIENCE) and len({seen[n] for n in last}) == _PATIENCE:
             raise Irregular(*last[-2:] if more else last[:2])
+        if len(set(seen.values())) > _KINDS and len({seen[n] for n in last[1:]}) == _PATIENCE - 1:
+            raise Irregular(*last[-2:])
     if len(set(seen.values())) == 1:
         return [(Range(low, high), seen[low])]
     if len(_runs(seen)) > 2:  # more than a threshold

@@ -13,7 +13,7 @@ from types import SimpleNamespace
 from weakref import ref
 
 from .letters import product
-from .tape import AROUND, run
+from .tape import AROUND, Held, run
 from .tensors import Tensor, is_dense, new
 
 #: The sequence number of a parameter's own node: it runs as soon as it can.
@@ -107,9 +107,9 @@ def record(out, title, run, inputs, saved=(), results=(), slot=0, node=None):
     return node
 
 
-def _unpacked(node):
-    """The tensors saved in forward; a checkpointed block is recomputed here."""
-    return [x if isinstance(x, Tensor) else x.frame.unpack(x.index) for x in node.saved]
+def _unpacked(saved):
+    """The tensor that was saved in forward; a checkpointed block is recomputed here."""
+    return saved if isinstance(saved, Tensor) else saved.frame.unpack(saved.index)
 
 
 def backward(tape, loss, gradient):
@@ -159,7 +159,7 @@ def _evaluate(tape, node, grads):
     tape.owner, tape.loss, tape.place = node.owner, node.loss, (*tape.at(*AROUND), *node.place)
     for hook in node.hooks:
         hook()
-    results = node.run(node, grads, *_unpacked(node))
+    results = node.run(node, grads, *map(_unpacked, node.saved))
     for i, edge in enumerate(node.edges):
         grad = results[i]
         if edge is not None and grad is not None:
@@ -234,27 +234,20 @@ class _End:
     sequence, edges, slots, saved = 0, (), 1, ()
 
 
-class _Held:
-    """In forward: what a node has in place of a tensor that it saves."""
-
-    __slots__ = ("__weakref__", "frame", "index")
-
-    def __init__(self, frame, index):
-        self.frame, self.index = frame, index
-
-
 class _Frame:
     """One checkpointed call: the function, its inputs, and what recomputing it made. saves: (whether forward, or backward, runs, a
     kernel's kind) -> whether its results are saved; None where none are."""
 
     def __init__(self, tape, function, inputs, saves):
         self.tape, self.function, self.saves = tape, function, saves
-        self.inputs = [(x.alias(), x.node is not None) if isinstance(x, Tensor) else (x, False) for x in inputs]
+        self.inputs = [
+            (tape.pack(x), True, x.node is not None) if isinstance(x, Tensor) else (x, False, False) for x in inputs
+        ]
         self.held, self.recomputed, self.kept = [], None, []
 
     def pack(self, x):
         """In forward: a number in place of the tensor."""
-        held = _Held(self, len(self.held))
+        held = Held(self, len(self.held))
         self.held.append(ref(held))
         return held
 
@@ -279,8 +272,8 @@ class _Frame:
             return saved
 
         arguments = []
-        for x, wanted in self.inputs:
-            arguments.append(x.alias() if isinstance(x, Tensor) else x)
+        for x, saved, wanted in self.inputs:
+            arguments.append(_unpacked(x).alias() if saved else x)
             if wanted:
                 arguments[-1].node = _End
         x = None

@@ -124,7 +124,9 @@ def repeated(x, times, title):
 
 
 def scattered(x, index, source, title):
-    """Numbers put into rows of a new tensor, in place. Its gradient is gathered from theirs."""
+    """Numbers, or one, put into rows of a new tensor, in place. Its gradient is gathered from theirs."""
+    if isinstance(source, int):
+        return x
     saved, shape = save(x.tape, [source], index), source.shape
 
     def run(node, grads, *_):

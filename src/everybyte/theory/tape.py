@@ -81,6 +81,15 @@ LOOPS = ("batch", "stage", "layer", "segment", "block", "chunk")
 AROUND = ("batch", "stage")
 
 
+class Held:
+    """In forward: what a node has in place of a tensor that it saves; `frame.unpack(index)` gives the tensor."""
+
+    __slots__ = ("__weakref__", "frame", "index")
+
+    def __init__(self, frame, index):
+        self.frame, self.index = frame, index
+
+
 class Tape:
     """Records the operations of a step.
 

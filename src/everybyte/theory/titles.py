@@ -94,6 +94,14 @@ TITLES: dict[str, dict[str, tuple]] = {
     },
     "OwnExperts.forward": {"chunk": ("experts' gate and up gradient",), "mul": ("experts' product",)},
     "inverse": {"empty_like": ("places", "places"), "arange": ("counted", "counted")},
+    "all_tokens": {
+        "repeat_interleave": ("k repeated", "v repeated"), "contiguous": tuple(f"{x} for each GPU" for x in "qkv"), "reshape": tuple(f"{x} by GPU" for x in "qkv"),
+    },
+    "Exchange.forward": {"new_empty": tuple(f"{x} of all tokens" for x in ("q", "k", "v")) + ("result of own tokens",)},
+    "Exchange.backward": {"new_empty": ("result's gradient of own heads", "v's gradient of own tokens", "k's gradient of own tokens", "q's gradient of own tokens"), "contiguous": ("gradient for each GPU",) * 4},
+    "exchanged": {"contiguous": tuple(f"{x} head by head" for x in "qkv"), "reshape": ("result of own heads", "result")},
+    "token_by_token": {"contiguous": ("result token by token",)},
+    "own_tokens": {"contiguous": ("result for each GPU",), "reshape": ("result by GPU", "result token by token")},
     "grouped_linear": {
         "to": ("experts' gate and up input cast", "experts' down input cast"), "grouped_mm": ("experts' gate and up", "experts' down"),
     },
@@ -223,7 +231,7 @@ TITLES: dict[str, dict[str, tuple]] = {
     "SharedExperts.forward": {"view": ("tokens", "tokens", "experts"), "add": ("experts and shared",)},
     "SharedExperts.route": {"topk": ("largest of each group", "largest groups", "largest"), "view": ("scores by group",),
         "float": ("router input in fp32", "router weight in fp32"), "linear": ("router",), "sigmoid": ("router sigmoid",),
-        "add": ("scores for choice", "their sum plus epsilon"), "zeros_like": ("groups' mask",), "expand": ("groups' mask spread",), "reshape": ("groups' mask spread",),
+        "add": ("scores for choice", "their sum plus epsilon"), "zeros_like": ("groups' mask",), "scatter_": ("groups' mask filled",), "expand": ("groups' mask spread",), "reshape": ("groups' mask spread",),
         "bool": ("mask as flags",), "not": ("mask inverted",), "masked_fill": ("scores masked",), "gather": ("their scores",),
         "sum": ("groups' scores", "their sum"), "mul": ("scores scaled",),
     },
