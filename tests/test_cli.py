@@ -152,6 +152,7 @@ def test_every_option_reaches_the_setup(capsys):
         "no_sync",
         "optimizer_in_backward",
         "resharding",
+        "resharding_gpus",
         *vars(LOOPS["plain"]),
         "loop",
     }

@@ -13,7 +13,7 @@ PACKAGE = Path(__file__).resolve().parents[1] / "src" / "everybyte"
 
 GROUND = {"common", "units"}
 #: What a step is, and what is asked for.
-ASKED = {"ask.choices", "ask.lengths", "ask.mesh", "ask.objectives", "ask.schedules", "ask.setup"}
+ASKED = {"ask.choices", "ask.lengths", "ask.mesh", "ask.objectives", "ask.routing", "ask.schedules", "ask.setup"}
 STATED = GROUND | {"step", "catalog", "rules"} | ASKED
 FORMULAS = STATED | {"theory", "formulas"}
 BUDGET = FORMULAS | {"theory.budget", "allocator"}
@@ -25,7 +25,7 @@ COUNTED = STATED | {"reference"}
 ANSWERS = {
     f"answers.{name}"
     for name in """
-        advice alignment comparison diagnosis epochs explanation leaking machine monitoring
+        advice alignment colocated comparison diagnosis engines epochs explanation leaking machine monitoring
         own recorded rehearsing scripts serving sides
     """.split()
 }
@@ -46,6 +46,7 @@ MAY = {
     "ask.schedules": GROUND,
     "ask.choices": GROUND,
     "ask.lengths": GROUND,
+    "ask.routing": GROUND,
     "rules": GROUND | {"catalog", "ask.choices", "ask.mesh", "ask.schedules"},
     "ask.setup": GROUND | {"catalog", "rules", "ask.choices", "ask.mesh"},
     "ask.objectives": GROUND | {"catalog", "rules", "ask.mesh", "ask.setup"},
@@ -61,10 +62,21 @@ MAY = {
     "answers.layouts": BUDGET
     | {"answers.communicators", "answers.headroom", "answers.rates", "answers.work", "answers.throughput"},
     "answers.throughput": STATED,
-    "answers.serving": STATED | {"theory", "answers.headroom"},
+    "answers.engines": STATED,
+    "answers.colocated": STATED,
+    "answers.serving": STATED | {"theory", "answers.engines", "answers.headroom"},
     "answers.fit": BUDGET | {"derivation", "answers.headroom", "answers.plan"},
     "answers.own": STATED | PLANNING | {"theory.budget", "derivation", "deriving", "allocator"},
-    "answers.alignment": STATED | {"theory", "theory.budget", "answers.headroom", "answers.serving", "answers.work"},
+    "answers.alignment": STATED
+    | {
+        "theory",
+        "theory.budget",
+        "answers.colocated",
+        "answers.engines",
+        "answers.headroom",
+        "answers.serving",
+        "answers.work",
+    },
     "answers.epochs": BUDGET | {"derivation", "deriving", "draw", "answers.headroom"},
     "answers.leaking": GROUND,
     "answers.scripts": STATED | {"answers.headroom", "rehearsal"},
@@ -80,7 +92,7 @@ MAY = {
     "answers.explanation": STATED | {"answers.sides", "answers.dying", "evidence", "draw"},
     "evidence": STATED | {"allocator", "draw"},
     "draw": BUDGET,
-    "explore": DRAW | PLANNING | {"derivation", "dryrun", "evidence", "answers.serving"},
+    "explore": DRAW | PLANNING | {"derivation", "dryrun", "evidence", "answers.engines", "answers.serving"},
     "teach": DRAW
     | PLANNING
     | {"derivation", "dryrun", "evidence", "published", "answers.serving", "answers.diagnosis"},
@@ -92,7 +104,13 @@ MAY = {
     "rehearsal": COUNTED | {"lab", "evidence"},
     "published": BUDGET
     | COUNTED
-    | {"dryrun", "rehearsal", "answers.throughput", "answers.headroom"},  # what others say, against either side
+    | {
+        "dryrun",
+        "rehearsal",
+        "answers.engines",
+        "answers.throughput",
+        "answers.headroom",
+    },  # what others say, against either side
     "guard": STATED | {"rehearsal", "answers.scripts"},
     "command": EVERYTHING | {"__init__"},
     "__init__": EVERYTHING,
@@ -101,7 +119,11 @@ MAY = {
 APART = ("ask", "answers")
 NEVER = {"torch", "matplotlib", "ipywidgets", "anywidget", "IPython"}
 #: Those that need neither torch nor what draws.
-WITHOUT = BUDGET | PLANNING | {"derivation", "answers.alignment", "answers.own", "answers.serving"}
+WITHOUT = (
+    BUDGET
+    | PLANNING
+    | {"derivation", "answers.alignment", "answers.colocated", "answers.engines", "answers.own", "answers.serving"}
+)
 #: What the formulas alone need, and loading the theory does not.
 SYMBOLIC = WITHOUT - {"formulas", "derivation"}
 
@@ -266,7 +288,7 @@ def test_the_explorers_load_neither_torch_nor_what_draws_on_paper():
 def test_what_draws_is_found_by_its_name_and_no_module_hides_it():
     from everybyte import draw
 
-    modules = {path.stem for path in (PACKAGE / "draw").glob("*.py")} - {"__init__", "palette"}
+    modules = {path.stem for path in (PACKAGE / "draw").glob("*.py")} - {"__init__", "palette", "clock"}
     assert modules == set(draw._MODULES) and not modules & set(draw.__all__)
     assert not [name for name in draw.__all__ if isinstance(getattr(draw, name), ModuleType)]
     with pytest.raises(AttributeError, match="no attribute 'pie'"):

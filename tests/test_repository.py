@@ -1,5 +1,6 @@
 """The repository as someone meets it: complete, consistent, and tied to no machine."""
 
+import ast
 import gzip
 import lzma
 import os
@@ -50,6 +51,24 @@ def text_of(path):
     data = path.read_bytes()
     opened = {".gz": gzip.decompress, ".xz": lzma.decompress}.get(path.suffix, bytes)
     return opened(data).decode(errors="replace" if ".pickle" in path.suffixes else "strict")
+
+
+#: Lines of a program's file, and of a function in it, that one still reads at a sitting.
+FILE, FUNCTION = 600, 60
+
+
+def test_no_file_and_no_function_is_too_long_to_read():
+    long = []
+    for path in tracked():
+        if path.suffix not in {".py", ".js", ".c", ".css"}:
+            continue
+        text, name = path.read_text(), path.relative_to(ROOT).as_posix()
+        if text.count("\n") > FILE:
+            long.append(name)
+        for node in ast.walk(ast.parse(text)) if path.suffix == ".py" else ():
+            if isinstance(node, ast.FunctionDef) and node.end_lineno - node.lineno >= FUNCTION:
+                long.append(f"{name}: {node.name}")
+    assert long == []
 
 
 def test_no_path_of_a_machine_and_no_registry_in_a_tracked_file():

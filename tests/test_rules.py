@@ -11,6 +11,7 @@ import pytest
 import everybyte as eb
 from everybyte import rules
 from everybyte.answers.alignment import Rollout
+from everybyte.answers.engines import Engine
 from everybyte.ask.choices import CHOICES, OPTIMIZERS, PRECISIONS
 from everybyte.ask.objectives import METHODS, Objective
 from everybyte.rules import formulas
@@ -19,7 +20,7 @@ README = Path(__file__).resolve().parents[1] / "README.md"
 #: Values that are tried, one or two at a time, in place of a setup's own.
 VALUES = {name: choices for name, choices in CHOICES.items() if name != "optimizer_impl"} | {
     "optimizer_impl": ("foreach", "loop", "fused"), "accumulation": (1, 3, 4, 5), "sequence": (30, 100, 4096), "dropout": (0.1,),
-    "loss_chunks": (3,), "checkpoint_every": (3, 30, 40), "gpus": (1, 2, 3, 8), "replicas": (2, 3), "no_sync": (True,), "optimizer_in_backward": (True,),
+    "loss_chunks": (3,), "checkpoint_every": (3, 30, 40), "gpus": (1, 2, 3, 8), "replicas": (2, 3), "resharding_gpus": (3,), "no_sync": (True,), "optimizer_in_backward": (True,),
     "adapters": (eb.Lora(4), eb.Lora(4, base="bf16"), eb.Lora(4, dtype="bf16"), eb.Lora(4, ("q",))),
     "mesh": (
         eb.Mesh(tensor=2), eb.Mesh(tensor=3), eb.Mesh(context=2), eb.Mesh(expert=2), eb.Mesh(expert=3), eb.Mesh(pipeline=2),
@@ -35,7 +36,10 @@ STARTS = (
     eb.Setup(sequence=128, precision="bf16-megatron"),
     eb.Setup(sequence=128, precision="bf16-master", clip="foreach"),
     eb.Setup(sequence=256, gpus=4, mesh=eb.Mesh(context=4)),
+    eb.Setup(sequence=128, gpus=16, sharding="zero3", sharding_units="block+ends", resharding="group"),
+    eb.Setup(sequence=128, gpus=16, sharding="zero3", optimizer="muon"),
     eb.Setup(sequence=128, gpus=4, accumulation=4, mesh=eb.Mesh(pipeline=2, tensor=2)),
+    eb.Setup(sequence=128, gpus=12, mesh=eb.Mesh(expert=12)),
 )
 SMALL = eb.Model(name="small", layers=2, width=48, heads=6, vocabulary=102, positions=200)
 MIXTURE = eb.Model(
@@ -95,10 +99,27 @@ def tried():
                 if not reach(rules.MODEL, setup, model) and not reach(rules.SCHEDULE, setup):
                     reach(rules.FORMULA, setup, model)
                     reach(rules.WHOLE, setup, model)
-        for fields, model in product(({}, {"context": 2000}, {"tensor_parallel": 5}, {"weights": "shared"}), MODELS):
+        for fields, model in product(
+            (
+                {},
+                {"context": 2000},
+                {"tensor_parallel": 5},
+                {"weights": "shared"},
+                {"engine": Engine()},
+                {"engine": Engine(), "tensor_parallel": 1, "weights": "shared"},
+                {"versions": 2, "asleep": True},
+            ),
+            MODELS,
+        ):
             rollout = SimpleNamespace(**vars(Rollout(sequences=1, context=1, tensor_parallel=2)) | fields)
             if not reach(rules.GENERATING, rollout):
                 reach(rules.ROLLOUT, rollout, model)
+        some = ({}, {"draft": SMALL}, {"draft": SMALL, "profile": 1}, {"name": "sglang"}, {"name": "sglang", "pages": 1},
+                {"name": "sglang", "draft": SMALL}, {"tensor_parallel": 2, "weights": "fp8"}, {"tensor_parallel": 5, "loaded": 1})  # fmt: skip
+        for fields, model in product(some, (*MODELS, LATENT, DEEPSEEK)):
+            engine = SimpleNamespace(**vars(Engine()) | fields)
+            if not reach(rules.ENGINE, engine):
+                reach(rules.SERVED, engine, model)
     return found
 
 
@@ -114,6 +135,7 @@ def test_a_row_says_the_field_the_value_and_what_is_allowed(tried):
             assert said.startswith("Model.")
             continue
         value = getattr(getattr(setup, {"Mesh": "mesh", "Lora": "adapters"}.get(owner, ""), setup), name)
+        value = getattr(value, "name", value)
         assert said.startswith(
             f"{owner or 'Setup'}.{name}: {value!r}" if isinstance(value, str) else f"{owner or 'Setup'}.{name}: {value}"
         )
@@ -190,6 +212,8 @@ def apart():
             goes(adapters=eb.Lora(dtype=dtype), **fields) for dtype in ("fp32", "bf16")
         ):
             refused.append("LoRA")
+        if goes(sharding="zero3", **fields) and not goes(sharding="zero3", offload="cpu", **fields):
+            refused.append("offload to the CPU")
         found[name] = tuple(dict.fromkeys(refused))
     return found
 
@@ -227,12 +251,13 @@ def test_the_readmes_sentences_on_what_goes_together_are_the_rows():
             more = {"precision": precision, "checkpointing": checkpointing, "accumulation": accumulation}
             refused = SHARINGS[sharding] in (*without[precision], *without[optimizer])
             refused = refused or (offload == "cpu" and SHARINGS[sharding] != "FSDP")
+            refused = refused or (offload == "cpu" and "offload to the CPU" in without[optimizer])
             assert bool(goes(**fields, **more)) == (not refused), (fields, more)
     assert "FSDP with offload to the CPU or without" in text
 
 
 def test_a_row_has_a_repr_and_stands_alone():
     said = [repr(row) for rows in ROWS.values() for row in rows]
-    assert all(re.fullmatch(r"Rule\((Mesh\.|Lora\.|Model\.|Rollout\.)?\w+: .*\)", one) for one in said)
+    assert all(re.fullmatch(r"Rule\((Mesh\.|Lora\.|Model\.|Rollout\.|Engine\.)?\w+: .*\)", one) for one in said)
     row = ROWS["DERIVED"][-1]
     assert repr(replace(row, why="is so", allowed="'plain'")) == "Rule(loss: is so; allowed: 'plain')"

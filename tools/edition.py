@@ -24,14 +24,17 @@ from contextlib import contextmanager
 from functools import cache
 from html.parser import HTMLParser
 from importlib.metadata import PackageNotFoundError, distribution, version
+from inspect import signature
 from itertools import groupby
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
+import home
 import nbformat
 import warm
 from contents import Entry, contents
 from tqdm import tqdm
+from tracks import tracks
 
 from everybyte.draw import ON_SLIDE
 from notebooks import ROOT, WIDGET_VIEW, canonical, run
@@ -52,7 +55,7 @@ MATHJAX = ("output/chtml/fonts/woff-v2/*.woff", "input/tex/extensions/*.js")
 def live(notebook: nbformat.NotebookNode, stem: str, pictures: Path) -> nbformat.NotebookNode:
     """The notebook with each picture as a file beside the page, with its alternative text, and each widget's place.
 
-    A widget's place holds its picture until its program replaces it: on paper and without JavaScript it stays.
+    A widget's place holds its picture, or its words, until its program replaces it: on paper and without JavaScript it stays.
     """
     number = 0
     for cell in notebook.cells:
@@ -72,7 +75,8 @@ def live(notebook: nbformat.NotebookNode, stem: str, pictures: Path) -> nbformat
                 width = f' width="{said["width"]}"' if "width" in said else ""
                 shown = f'<img src="../pictures/{name}" alt="{html.escape(said.get("alt", ""))}"{width}>'
             if view:
-                shown = f'<div class="everybyte-live" data-model="{view["model_id"]}">{shown}</div>'
+                before = shown or data.get("text/html", "")
+                shown = f'<div class="everybyte-live" data-model="{view["model_id"]}">{before}</div>'
             if shown:
                 data["text/html"] = shown
     return notebook
@@ -213,7 +217,7 @@ def write_sources(source: Path, only: list[str], jobs: int, timeout: int, anew: 
         for folder in ("notebooks", "labs")
         for p in sorted((source / folder).glob("*.md"))
     ]
-    trees.append(("Reference", [Path(name).with_suffix("") for name in reference]))
+    trees.append(("Reference", [Path("about"), *(Path(name).with_suffix("") for name in reference)]))
     trees.append(("In the room, and elsewhere", more))
     trees = "".join(
         f"\n```{{toctree}}\n:hidden:\n:caption: {caption}\n\n" + "\n".join(p.as_posix() for p in paths) + "\n```\n"
@@ -222,10 +226,11 @@ def write_sources(source: Path, only: list[str], jobs: int, timeout: int, anew: 
     )
     bring_linked(source)
     for path in (p for kind in ("md", "ipynb") for p in source.rglob(f"*.{kind}")):
-        text = path.read_text(encoding="utf-8")  # the README is the first page here
-        path.write_text(text.replace("](../README.md", "](../index.md"), encoding="utf-8")
-    readme = (source / "README.md").rename(source / "index.md")
-    readme.write_text(readme.read_text(encoding="utf-8") + trees, encoding="utf-8")
+        text = path.read_text(encoding="utf-8")  # the README is a page of its own here
+        path.write_text(text.replace("](../README.md", "](../about.md"), encoding="utf-8")
+    (source / "README.md").rename(source / "about.md")
+    (source / "extra" / "interview.html").write_text(home.room(), encoding="utf-8")
+    (source / "index.md").write_text(home.page(entries, ROOT) + trees, encoding="utf-8")
 
 
 def vendor(place: Path) -> None:
@@ -350,9 +355,19 @@ def main(build: Callable, output: Path, about: str, arguments: list[str] | None 
     parser.add_argument("--only", nargs="+", default=[], metavar="SLUG", help="run these notebooks alone")
     parser.add_argument("--jobs", type=int, default=2, help="notebooks run at once (default: 2)")
     parser.add_argument("--fresh", action="store_true", help="run notebooks that have not changed, too")
+    more = {"course": ""} if "course" in signature(build).parameters else {}
+    if more:
+        parser.add_argument(
+            "--track",
+            metavar="NAME",
+            dest="course",
+            default="",
+            help=f"a track's chapters as one deck, too: {', '.join(tracks())}",
+        )
     options = parser.parse_args(arguments)
+    more = {name: getattr(options, name) for name in more}
     try:
-        build(options.output.resolve(), options.only, options.jobs, options.fresh)
+        build(options.output.resolve(), options.only, options.jobs, options.fresh, **more)
     except PackageNotFoundError as missing:
         print(f"{missing.name} is not installed: python -m pip install -c constraints.txt -e .[site]", file=sys.stderr)
         return 1

@@ -4,25 +4,33 @@ from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import fields, replace
 from functools import wraps
-from importlib.util import find_spec
 from itertools import product
 from random import Random
 from typing import get_args
 
+from drawn import (
+    CHECKPOINTINGS,
+    OFFLOADS,
+    SMALL,
+    WORLDS,
+    any_gpt,
+    any_llama,
+    any_rank,
+    any_setup,
+    any_stages,
+    derived_rank,
+)
 from witnesses import BLOCKS, disagreements
 
 import everybyte as eb
-from everybyte.ask import schedules
 from everybyte.ask.choices import (
     ATTENTIONS,
     BUCKETS,
-    CHECKPOINTINGS,
     COMMON_OPTIMIZERS,
     LIBRARIES,
     LIBRARY_OPTIMIZERS,
     LOSSES,
     MASTER_GRADIENTS,
-    OFFLOADS,
     OPTIMIZER_IMPLS,
     OPTIMIZERS,
     PRECISIONS,
@@ -30,13 +38,11 @@ from everybyte.ask.choices import (
     SHARDINGS,
     TENSOR_OPTIMIZERS,
 )
-from everybyte.ask.mesh import Rotation, Schedule, worst_routing
+from everybyte.ask.mesh import Schedule, worst_routing
 from everybyte.catalog.weights import linears
 from everybyte.rules import PIPELINE, broken
 from everybyte.theory.budget import not_derived
 
-#: Of `Setup.checkpointing` the values that the draws began with: what seeds give stays. `spared` draws the others.
-CHECKPOINTINGS = CHECKPOINTINGS[:5]
 GPT2_SIZES = ("gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl")
 #: (batch, sequence): a round one, and one that no power of two divides.
 SHAPES = ((8, 1024), (3, 1000))
@@ -119,16 +125,6 @@ def llama(seed: int) -> tuple[eb.Model, eb.Setup, int]:
     return model, setup.replace(dropout=0.0, attention="eager" if narrow else setup.attention), block
 
 
-#: Optimizers of small states whose packages are installed; all of them, the common ones more often.
-SMALL = tuple(
-    name for name, row in OPTIMIZERS.items()
-    if not row.common and (row.package is None or find_spec(row.package.replace("-", "_")))
-)  # fmt: skip
-AVAILABLE = 3 * COMMON_OPTIMIZERS + SMALL
-#: How many GPUs may share a model.
-WORLDS = (1, 2, 3, 8, 64, 1024)
-
-
 def shared(seed: int) -> tuple[eb.Model, eb.Setup, int]:
     """`saving(seed)` on several GPUs: DDP, or a stage of ZeRO."""
     model, setup, block = saving(seed)
@@ -145,6 +141,10 @@ def shared(seed: int) -> tuple[eb.Model, eb.Setup, int]:
             changes |= {"gpus": 2 * changes["gpus"], "replicas": 2}
         changes["offload"] = draw(OFFLOADS)
     return model, setup.replace(**changes), block
+
+
+#: Ways around a ring.
+RINGS = ("all-gather", "all-to-all")
 
 
 def _again(salt: int):
@@ -170,8 +170,8 @@ def _again(salt: int):
 @_again(3)
 def everything(seed: int, draw) -> tuple[eb.Model, eb.Setup, int]:
     """Any architecture of the two families, any way to save memory, any way to share it: small, odd."""
-    model = draw([_any_gpt, _any_llama])(f"everything {seed}", draw)
-    setup = _any_setup(model, draw)
+    model = draw([any_gpt, any_llama])(f"everything {seed}", draw)
+    setup = any_setup(model, draw)
     setup.check_model(model)
     return model, setup, draw(BLOCKS)
 
@@ -192,10 +192,10 @@ def one_function(seed: int) -> tuple[eb.Model, eb.Setup, int]:
 @_again(4)
 def adapted(seed: int, draw) -> tuple[eb.Model, eb.Setup, int]:
     """Any architecture of the two families with adapters, any way to save memory on one GPU."""
-    model = draw([_any_gpt, _any_llama])(f"adapted {seed}", draw)
+    model = draw([any_gpt, any_llama])(f"adapted {seed}", draw)
     names = [path.rpartition(".")[2] for path, _ in linears(model)]
     targets = draw(["all-linear", tuple(name for name in names if draw([True, False])), (draw(names),)])
-    setup = _any_setup(model, draw).replace(sharding="none", gpus=1, sharding_units="block", replicas=1, offload="none",
+    setup = any_setup(model, draw).replace(sharding="none", gpus=1, sharding_units="block", replicas=1, offload="none",
                                             no_sync=False, buckets="copies")  # fmt: skip
     rank, dtype, base = draw([1, 2, 3, 8]), draw(["fp32", "bf16"]), draw([None, "bf16"])
     lora = eb.Lora(min(rank, model.width), targets, dtype, base, draw([0.0, 0.05]))
@@ -249,6 +249,7 @@ def spared(seed: int, draw) -> tuple[eb.Model, eb.Setup, int] | None:
     model, setup, rank = kind(draw(range(10**6)))
     setup = setup.replace(**SPARED[way](setup, draw))
     setup.check_model(model)
+    setup.check_rank("grid", model, rank if kind in meshes else 0)
     if not_derived(model, setup) is None:
         return model, setup, rank if kind in meshes else 0
 
@@ -266,15 +267,37 @@ def _one_in_k(setup, draw):
 
 
 def _resharded(setup, draw):
-    how = draw(["root", "root", "ends", "not-last"])
-    sharded = {"sharding": "zero3", "resharding": how, "buckets": "copies", "master_gradients": "bf16"}
+    how = draw(["root", "ends", "ends", "not-last", "group"])
+    few = {"resharding_gpus": draw([2, 2, 4, 8])} if how == "group" else {}
+    sharded = few | {"sharding": "zero3", "resharding": how, "buckets": "copies", "master_gradients": "bf16"}
     sharded |= {"sharding_units": "block+ends"} if how == "ends" else {}
     return sharded | ({"precision": "bf16-mixed"} if setup.dtypes.loss_scaling else {})
 
 
+def _on_host(setup, draw):
+    return {"offload": "activations"}
+
+
+def _in_buffers(setup, draw):
+    fields = {
+        "precision": "bf16-megatron",
+        "sharding": "zero1",
+        "gpus": draw([1, 2, 3, 8, 48]),
+        "master_gradients": "bf16",
+    }
+    fields |= {"optimizer": draw(LIBRARY_OPTIMIZERS), "optimizer_impl": "fused", "buckets": "copies", "no_sync": False}
+    return fields | {
+        "adapters": None,
+        "quantization": "none",
+        "offload": "none",
+        "replicas": 1,
+        "sharding_units": "block",
+    }
+
+
 #: Fields that they change.
 SPARED = {
-    "resharding": _resharded,
+    "resharding": _resharded, "activations on the host": _on_host, "in buffers": _in_buffers,
     "optimizer in backward": _in_backward, "one in k": _one_in_k,
     "second products": lambda *_: {"checkpointing": "second-products", "checkpoint_every": 2},
 }  # fmt: skip
@@ -283,8 +306,8 @@ SPARED = {
 @_again(9)
 def library(seed: int, draw) -> tuple[eb.Model, eb.Setup, int]:
     """Any architecture of the two families in a library's own loop, any way to save memory."""
-    model = draw([_any_gpt, _any_llama])(f"library {seed}", draw)
-    setup = _any_setup(model, draw).replace(sharding="none", gpus=1, sharding_units="block", replicas=1, offload="none",
+    model = draw([any_gpt, any_llama])(f"library {seed}", draw)
+    setup = any_setup(model, draw).replace(sharding="none", gpus=1, sharding_units="block", replicas=1, offload="none",
                                             no_sync=False, buckets="copies", master_gradients="bf16")  # fmt: skip
     setup = setup.replace(optimizer=draw(LIBRARY_OPTIMIZERS), optimizer_impl="fused", precision=draw(list(LIBRARIES)))
     setup.check_model(model)
@@ -294,14 +317,14 @@ def library(seed: int, draw) -> tuple[eb.Model, eb.Setup, int]:
 @_again(5)
 def piped(seed: int, draw) -> tuple[eb.Model, eb.Setup, int] | None:
     """One GPU, by its rank, of a pipeline over any architecture of the two families."""
-    model = draw([_any_gpt, _any_llama])(f"piped {seed}", draw)
+    model = draw([any_gpt, any_llama])(f"piped {seed}", draw)
     schedule, places = draw(get_args(Schedule)), draw([2, 2, 3, 4])
-    stages = _any_stages(schedule, draw)
+    stages = any_stages(schedule, draw)
     mesh = eb.Mesh(pipeline=places, schedule=schedule, stages=stages)
     model = model.replace(layers=draw(range(places * stages, 3 * places * stages + 4)))
     sharding, data = draw(SHARDINGS), draw([1, 2, 3, 5, 64])
     fsdp, accumulation = sharding in ("zero2", "zero3"), draw([1, 2, 3, 4, 5, 6, 8, 9])
-    setup = _any_setup(model.replace(layers=2), draw).replace(
+    setup = any_setup(model.replace(layers=2), draw).replace(
         sharding=sharding, gpus=places * (data if sharding != "none" else 1), replicas=1, offload="none",
         no_sync=draw([True, False]) and fsdp and accumulation > 1,
         sharding_units=draw(["block", "block", "model"]) if fsdp else "block", buckets="copies",
@@ -323,7 +346,7 @@ def staged(seed: int) -> tuple[eb.Model, eb.Setup, int]:
         model, setup, _ = piped(draw(range(10**6)))
         data = draw([1, 2, 2, 3]) * (expert if expert > context else 1)
         sharding = draw(["none", "none", "zero2", "zero3"] if tensor == 1 else ["zero2", "zero3"])
-        sharding = draw(["none", "zero1"]) if sharding == "none" and expert == 1 else sharding
+        sharding = draw(["none", "zero1"]) if sharding == "none" else sharding
         longest = 0 if model.family == "llama" else 1536
         sizes = {"positions": longest, "learned_positions": longest, "window": 0} if context > 1 else {}
         if expert > 1:
@@ -332,13 +355,13 @@ def staged(seed: int) -> tuple[eb.Model, eb.Setup, int]:
                 "experts_per_token": draw([1, 2]),
                 "expert_width": tensor * draw([8, 24]),
             }
-            model = _any_llama(model.name, draw).replace(layers=model.layers, fused=False)
+            model = any_llama(model.name, draw).replace(layers=model.layers, fused=False)
         if tensor > 1:
             sizes |= {name: tensor * getattr(model, name) for name in ("heads", "kv_heads", "vocabulary")}
             sizes |= {"ffn_width": tensor * draw([1, 7, 24]), "tied": False}
             sizes |= {"width": tensor * model.width} if model.family == "gpt" else {}
         beside = {"context": context, "expert": expert, "tensor": tensor}
-        beside |= {"rotation": draw(get_args(Rotation))} if context > 1 else {}
+        beside |= {"rotation": draw(RINGS)} if context > 1 else {}
         beside |= {"routing": draw([1.0, 1.25, 0.3, expert])} if expert > 1 else {}
         try:
             model = model.replace(**sizes)
@@ -357,7 +380,7 @@ def staged(seed: int) -> tuple[eb.Model, eb.Setup, int]:
                     {"buckets": draw(BUCKETS)} if sharding == "none" and data * context > 1 and expert == 1 else {}
                 )
             setup = setup.replace(**changes)
-            rank = _derived_rank(model, setup, draw)
+            rank = derived_rank(model, setup, draw)
         except ValueError:
             continue
         if mesh.size > mesh.pipeline or setup.ddp:
@@ -367,7 +390,7 @@ def staged(seed: int) -> tuple[eb.Model, eb.Setup, int]:
 @_again(6)
 def divided(seed: int, draw) -> tuple[eb.Model, eb.Setup, int] | None:
     """Any architecture whose matrices are divided, with or without FSDP beside, and one of the GPUs."""
-    model, parts = draw([_any_gpt, _any_llama])(f"divided {seed}", draw), draw([2, 2, 3, 4, 8])
+    model, parts = draw([any_gpt, any_llama])(f"divided {seed}", draw), draw([2, 2, 3, 4, 8])
     sizes = {"vocabulary": parts * model.vocabulary, "ffn_width": parts * draw([1, 7, 24])}
     sizes |= {"expert_width": parts * draw([4, 8, 24])} if model.experts else {}
     heads = {"heads": parts * model.heads, "kv_heads": parts * model.kv_heads}
@@ -377,7 +400,7 @@ def divided(seed: int, draw) -> tuple[eb.Model, eb.Setup, int] | None:
     mesh = eb.Mesh(tensor=parts, sequence_parallel=draw([True, True, False]), loss_parallel=draw([True, False]))
     data = draw([1, 1, 2, 5, 64])
     model = model.replace(**sizes, **heads)
-    setup = _any_setup(model, draw)
+    setup = any_setup(model, draw)
     chosen = {"sequence": parts * draw([1, 4, 8])} if mesh.sequence_parallel else {}
     if draw([True, False]):
         optimizer = draw(list(TENSOR_OPTIMIZERS))
@@ -396,21 +419,21 @@ def divided(seed: int, draw) -> tuple[eb.Model, eb.Setup, int] | None:
 def ring(seed: int, draw) -> tuple[eb.Model, eb.Setup, int]:
     """Any architecture of the two families whose sequences several GPUs share, any way to save memory, any way to share the rest,
     and one of the GPUs."""
-    model = draw([_any_gpt, _any_llama])(f"ring {seed}", draw)
+    model = draw([any_gpt, any_llama])(f"ring {seed}", draw)
     parts, pieces = draw([2, 2, 4, 8]), draw([1, 2, 3, 5, 16, 32])
     longest = 0 if model.family == "llama" else 512
     model = model.replace(positions=longest, window=0, learned_positions=longest)
-    setup = _any_setup(model, draw)
+    setup = any_setup(model, draw)
     gpus = parts * (setup.gpus if setup.gpus < 64 else 1)
     if setup.loss == "chunked":
         setup = setup.replace(loss_chunks=1)
     setup = setup.replace(
         sequence=2 * parts * pieces, gpus=gpus, attention="flash", dropout=0.0, master_gradients="bf16",
-        mesh=eb.Mesh(context=parts, rotation=draw(["all-gather", "all-to-all"])),
+        mesh=eb.Mesh(context=parts, rotation=draw(RINGS)),
     )  # fmt: skip
     if setup.loss == "chunked":
         setup = setup.replace(loss_chunks=draw(range(1, min(9, 2 * setup.batch * pieces) + 1)))
-    return model, setup, _any_rank(model, setup, draw)
+    return model, setup, any_rank(model, setup, draw)
 
 
 @_again(9)
@@ -427,30 +450,45 @@ def crossed(seed: int, draw) -> tuple[eb.Model, eb.Setup, int]:
         sequence=2 * context * mesh.tensor * pieces, attention="flash", dropout=0.0,
         gpus=context * (mesh.tensor * setup.data if mesh.expert == 1 else mesh.expert * draw([1, 2])),
         sharding=draw(["zero2", "zero3"]) if mesh.tensor > 1 else setup.sharding,
-        mesh=replace(mesh, context=context, rotation=draw(["all-gather", "all-to-all"])),
+        mesh=replace(mesh, context=context, rotation=draw(RINGS)),
     )  # fmt: skip
-    return model, setup, _derived_rank(model, setup, draw)
+    return model, setup, derived_rank(model, setup, draw)
+
+
+@_again(15)
+def swapped(seed: int, draw) -> tuple[eb.Model, eb.Setup, int]:
+    """Any architecture whose GPUs swap heads for tokens, perhaps beside its matrices or its experts that others have, and one of them."""
+    model, setup, _ = (ring if draw([True, True, False]) else crossed)(draw(range(10**6)))
+    mesh = replace(setup.mesh, rotation="ulysses")
+    sizes = {"heads": mesh.context * model.heads}
+    if model.family == "gpt":
+        sizes |= {"width": mesh.context * model.width, "kv_heads": mesh.context * model.kv_heads}
+    else:
+        sizes |= {"kv_heads": draw([mesh.context * model.kv_heads, mesh.tensor, 2 * mesh.tensor])}
+    dropout = draw([0.0, 0.1]) if model.family == "gpt" and mesh.tensor == 1 else 0.0
+    model, setup = model.replace(**sizes), setup.replace(mesh=mesh, dropout=dropout)
+    return model, setup, derived_rank(model, setup, draw)
 
 
 @_again(7)
 def visited(seed: int, draw) -> tuple[eb.Model, eb.Setup, int] | None:
     """Any mixture whose experts are divided among GPUs, balanced or not, any way to save memory, any way to share the rest, and one
     of the GPUs."""
-    model, parts, own = _any_llama(f"visited {seed}", draw), draw([2, 2, 3, 4, 8]), draw([1, 1, 2, 3])
+    model, parts, own = any_llama(f"visited {seed}", draw), draw([2, 2, 3, 4, 8]), draw([1, 1, 2, 3])
     if not model.experts:
         return None
     model = model.replace(experts=parts * own, experts_per_token=draw(range(1, min(parts * own, 6) + 1)))
     routing = min(draw([1.0, 1.0, 1.25, 0.3, parts]), worst_routing(model, parts))
-    setup = _any_setup(model, draw)
-    sharding = draw(["none", "zero2", "zero3", "zero3"])
-    if sharding == "none" or setup.sharding not in ("zero2", "zero3"):
+    setup = any_setup(model, draw)
+    sharding = draw(["none", "zero1", "zero2", "zero3", "zero3"])
+    if sharding in ("none", "zero1") or setup.sharding not in ("zero2", "zero3"):
         setup = setup.replace(sharding_units="block", offload="none", no_sync=False)
     setup = setup.replace(sharding=sharding, replicas=1)
     setup = setup.replace(
         gpus=parts * draw([1, 1, 2, 3, 4, 8]), buckets="copies", master_gradients="bf16",
         mesh=eb.Mesh(expert=parts, routing=routing),
     )  # fmt: skip
-    return model, setup, _derived_rank(model, setup, draw)
+    return model, setup, derived_rank(model, setup, draw)
 
 
 @_again(14)
@@ -463,7 +501,7 @@ def halved(seed: int, draw) -> tuple[eb.Model, eb.Setup, int]:
     ways = {"tensor": tensor, "context": context} | {
         name: draw([True, True, False]) for name in ("sequence_parallel", "loss_parallel")
     }
-    ways |= {"rotation": draw(get_args(Rotation))} if context > 1 else {}
+    ways |= {"rotation": draw(RINGS)} if context > 1 else {}
     changes = {"attention": "flash", "dropout": 0.0} if context > 1 else {}
     padded = context > 1 and setup.dtypes.compute == "fp32"
     model = model.replace(**sizes, window=0)
@@ -473,7 +511,7 @@ def halved(seed: int, draw) -> tuple[eb.Model, eb.Setup, int]:
         sequence=context * tensor * (64 if padded else 2) * draw([1, 2, 3, 8]),
         no_sync=draw([True, False]) and setup.accumulation > 1,
     )  # fmt: skip
-    return model, setup, _derived_rank(model, setup, draw)
+    return model, setup, derived_rank(model, setup, draw)
 
 
 def meshed(seed: int) -> tuple[eb.Model, dict, int]:
@@ -486,16 +524,16 @@ def meshed(seed: int) -> tuple[eb.Model, dict, int]:
     schedule, usual = draw(get_args(Schedule)), draw([True, True, False])
     pipeline, context, data = draw([1, 1, 2, 3, 4]), draw([1, 1, 2, 4]), draw([1, 1, 2, 3, 8])
     tensor = draw([1, 1, 1, 2, 3, 4, 5, 6, 7, 8])
-    stages = _any_stages(schedule, draw)
+    stages = any_stages(schedule, draw)
     stages = stages if pipeline > 1 else 1
     expert = draw([1, context * data, draw([n for n in range(1, data + 1) if data % n == 0])])
     mesh = {"pipeline": pipeline, "context": context, "tensor": tensor}
     mesh |= {"schedule": schedule, "stages": stages} if pipeline > 1 else {}
-    mesh |= {"rotation": draw(get_args(Rotation))} if context > 1 else {}
+    mesh |= {"rotation": draw(RINGS)} if context > 1 else {}
     mesh |= {name: draw([True, True, False]) for name in ("sequence_parallel", "loss_parallel")} if tensor > 1 else {}
     experts = {"expert": expert} | ({"routing": draw([1.0, 1.0, 1.25, expert])} if expert > 1 else {})
     while True:  # what does not go together without a mesh is drawn again
-        model = draw([_any_gpt, _any_llama])(f"meshed {seed}", draw)
+        model = draw([any_gpt, any_llama])(f"meshed {seed}", draw)
         sizes = {
             "vocabulary": tensor * model.vocabulary, "ffn_width": tensor * draw([8, 24]), "heads": tensor * model.heads,
             "expert_width": tensor * model.expert_width, "kv_heads": tensor * model.kv_heads, "head_width": model.head_width, "layers": pipeline * stages * draw([2, 3]),
@@ -506,7 +544,7 @@ def meshed(seed: int) -> tuple[eb.Model, dict, int]:
         if model.experts:
             sizes |= {"experts": expert * draw([1, 2, 3]), "experts_per_token": draw([1, 2]) if expert > 1 else 1}
         try:
-            model, setup = model.replace(**sizes), _any_setup(model, draw)
+            model, setup = model.replace(**sizes), any_setup(model, draw)
             chosen = {"gpus": pipeline * context * tensor * data, "checkpoint_every": min(setup.checkpoint_every, 2)}
             chosen |= {"accumulation": pipeline * draw([2, 3])} if pipeline > 1 else {}
             chosen |= {"attention": "flash", "dropout": 0.0} if context > 1 else {}
@@ -544,93 +582,3 @@ def outcome(seed: int) -> tuple[str, list[str]]:
         return "", disagreements(model, setup, rank=rank)
     except ValueError as error:
         return "", [f"predicted, and not counted: {error}"]
-
-
-def _any_stages(schedule, draw):
-    """How many stages a GPU has in a schedule."""
-    return 1 if schedule in schedules.ONE_STAGE else 2 if schedule in schedules.TWO_STAGES else draw([1, 2, 3])
-
-
-def _any_gpt(name, draw):
-    """GPT-2, OPT, and what is between them."""
-    heads, width, yes, positions = (
-        draw([1, 2, 3, 4]),
-        draw([1, 2, 4, 5, 8, 12, 16, 20, 64]),
-        [True, True, False],
-        draw([33, 64]),
-    )
-    return eb.Model(
-        name=name, layers=draw([1, 2, 3, 9]), width=heads * width, heads=heads, vocabulary=draw([11, 101, 1000, 5003]),
-        positions=positions, learned_positions=positions + draw([0, 0, 2]), ffn_width=draw([None, None, 1, 7 * heads]),
-        activation=draw(["gelu", "gelu_tanh", "relu"]), fused=draw(yes), tied=draw(yes), norm_bias=draw(yes),
-        qkv_bias=draw(yes), out_bias=draw(yes), ffn_bias=draw(yes),
-    )  # fmt: skip
-
-
-def _any_llama(name, draw):
-    """Llama, Qwen, Gemma, Mixtral, and what is between them."""
-    kv_heads, groups, no, experts = (
-        draw([1, 1, 2, 3]),
-        draw([1, 1, 2, 3]),
-        [False, False, True],
-        draw([0, 0, 1, 2, 5, 8]),
-    )
-    mixture = (
-        {"experts": experts, "experts_per_token": draw(range(1, experts + 1)), "expert_width": draw([4, 8, 24, 40])}
-        if experts
-        else {}
-    )
-    return eb.Model(
-        name=name, layers=draw([1, 2, 3, 9]), width=draw([4, 8, 24, 64] if experts else [1, 5, 8, 24, 36, 64]),
-        heads=groups * kv_heads, kv_heads=kv_heads, head_width=draw([2, 4, 6, 8, 12, 20, 64]),
-        vocabulary=draw([11, 101, 1000, 5003]), positions=draw([0, 33]), learned_positions=0, window=draw([0, 0, 33]),
-        ffn_width=draw([1, 7, 24, 56, 88]), gated=True, activation=draw(["silu", "gelu_tanh"]), tied=draw(no),
-        qkv_bias=draw(no), out_bias=False, ffn_bias=False, norm="rmsnorm", norm_offset=draw(no), qk_norm=draw(no),
-        scaled_embedding=draw(no), fused=not experts and draw(no), **mixture,
-    )  # fmt: skip
-
-
-def _any_setup(model, draw):
-    """Any setup that there is; not always one that fits the model."""
-    changes = {
-        "batch": draw([1, 1, 2, 3, 8]), "sequence": draw([1, 7, 16, 32, 33]), "precision": draw(list(PRECISIONS)),
-        "optimizer": draw(AVAILABLE), "attention": draw(ATTENTIONS),
-        "dropout": draw([0.0, 0.0, 0.1]) if model.family == "gpt" else 0.0, "accumulation": draw([1, 1, 2, 5]),
-        "checkpointing": draw(CHECKPOINTINGS), "sharding": draw(("none", *SHARDINGS)), "gpus": draw((1, *WORLDS)),
-    }  # fmt: skip
-    changes["optimizer_impl"] = draw(OPTIMIZERS[changes["optimizer"]].impls)
-    if changes["checkpointing"] == "every-k":
-        changes["checkpoint_every"] = draw(range(1, model.layers + 1))
-    if draw([True, False, False]):
-        changes |= {
-            "loss": "chunked",
-            "loss_chunks": draw(range(1, min(9, changes["batch"] * changes["sequence"]) + 1)),
-        }
-    if changes["sharding"] == "none" and changes["gpus"] > 1:
-        changes["buckets"] = draw(BUCKETS)
-    if changes["sharding"] in ("zero2", "zero3"):
-        changes |= {"sharding_units": draw(SHARDING_UNITS), "offload": draw(OFFLOADS), "no_sync": draw([True, False])}
-        changes["no_sync"] &= changes["accumulation"] > 1
-        if draw([True, False, False]):
-            changes |= {"gpus": 2 * changes["gpus"], "replicas": 2}
-    if changes["precision"] == "bf16-master" and changes["sharding"] == "none" and changes["gpus"] == 1:
-        changes["master_gradients"] = draw(MASTER_GRADIENTS)
-    if changes["optimizer"] in SMALL and changes["sharding"] != "none":
-        raise ValueError("grid: `lean` draws these")  # what others' seeds give stays
-    return eb.Setup(**changes)
-
-
-def _any_rank(model, setup, draw):
-    """Any of the setup's GPUs. Raises ValueError where the setup does not fit the model, or that GPU is not derived."""
-    rank = draw(range(setup.gpus))
-    setup.check_model(model)
-    setup.check_rank("grid", model, rank)
-    return rank
-
-
-def _derived_rank(model, setup, draw):
-    """`_any_rank`, of what the theory derives."""
-    rank = _any_rank(model, setup, draw)
-    if (why := not_derived(model, setup)) is not None:
-        raise ValueError(why)
-    return rank

@@ -8,6 +8,7 @@ failed. Outputs are kept, so that the book reads on a code host; what differs fr
 """
 
 import argparse
+import ast
 import os
 import re
 import subprocess
@@ -27,6 +28,32 @@ IMAGES = ("image/png", "image/jpeg")
 ADDRESS = re.compile(r"\b0x[0-9a-f]{9,16}\b")
 
 
+#: Lines up to which a cell that ends in a table or a picture is read beside it; a longer one is folded.
+BESIDE = 6
+FOLDED = "hide-input"
+
+
+def plumbing(source: str) -> bool:
+    """Whether a cell's code is no part of the argument: imports alone, or what lays out a table or a picture at length."""
+    try:
+        statements = ast.parse(source).body
+    except SyntaxError:
+        return False
+    if not statements or all(isinstance(one, ast.Import | ast.ImportFrom) for one in statements):
+        return bool(statements)
+    last = statements[-1]
+    called = ast.unparse(last.value.func) if isinstance(last, ast.Expr) and isinstance(last.value, ast.Call) else ""
+    return called in ("Table", "draw.show") and source.count("\n") >= BESIDE
+
+
+def _metadata(cell):
+    """A cell's metadata: its tags, and what folds its code in JupyterLab (a page folds it by the tag)."""
+    tags = [tag for tag in cell.metadata.get("tags", []) if tag != FOLDED]
+    if cell.cell_type == "code" and "slide-code" not in tags and plumbing(cell.source):
+        return {"jupyter": {"source_hidden": True}, "tags": [*tags, FOLDED]}
+    return {"tags": tags} if tags else {}
+
+
 def canonical(notebook: nbformat.NotebookNode) -> nbformat.NotebookNode:
     """A copy without what differs between runs or machines: times, addresses, random ids, live widgets."""
     result = nbformat.from_dict(notebook)
@@ -34,8 +61,8 @@ def canonical(notebook: nbformat.NotebookNode) -> nbformat.NotebookNode:
     result.metadata = nbformat.from_dict({"kernelspec": KERNEL, "language_info": {"name": "python"}})
     for number, cell in enumerate(result.cells, 1):
         cell.id = f"c{number:02d}"
-        cell.metadata = nbformat.from_dict({"tags": cell.metadata.tags} if cell.metadata.get("tags") else {})
         cell.source = cell.source.strip("\n")
+        cell.metadata = nbformat.from_dict(_metadata(cell))
         for output in cell.get("outputs", []):
             data = output.get("data", {})
             data.pop(WIDGET_VIEW, None)  # it names a live model; the picture and the text beside it stay

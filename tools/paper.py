@@ -77,8 +77,8 @@ def main() -> int:
         if what == "handout":
             page(pages.handout(), target)
         elif what == "worksheets":
-            for part, text in worksheets.parts().items():
-                page(text, target / f"part{part}.pdf")
+            for name, text in worksheets.written().items():
+                page(text, target / f"{name}.pdf")
         else:
             book(SITE, target)
     except RuntimeError as error:

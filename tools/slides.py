@@ -22,9 +22,11 @@ from pathlib import Path
 
 import nbformat
 from edition import MARKS, ROOT, WIDGET_VIEW, each, kept, live, main, replaced, sphinx, written
+from tracks import track
 
 from everybyte.draw import ON_SLIDE
 
+STATES = "application/vnd.jupyter.widget-state+json"
 SLIDES = ROOT / "build" / "slides"
 WORDS = 60  # of prose on a slide, at most, where it can be parted; a list may have some more
 LISTED = 80
@@ -306,82 +308,103 @@ def _last(said):
 
 def deck(notebook: nbformat.NotebookNode) -> nbformat.NotebookNode:
     """The slides of a notebook that ran, as a notebook: of what is marked."""
-    cells: list = []
-    heading, opened, before, most = "", "", "", LEAD
-    questions: dict[str, str] = {}
-
-    def put(text="", code=None):
-        nonlocal opened
-        top = _BREAK if heading == opened else f"{'##' if opened else '#'} {heading}"
-        opened = heading
-        cells.append(nbformat.v4.new_markdown_cell("\n\n".join(filter(None, [top, text]))))
-        if code is not None:
-            cells.append(code)
-
+    slides = _Deck()
     for cell, following in zip(notebook.cells, [*notebook.cells[1:], None], strict=True):
         if cell.cell_type == "markdown":
-            for part in re.split(r"^(?=#{1,3} )|^(?=\*\*\d+\.\d+\*\*)", cell.source, flags=re.M):
-                if not part.strip():
-                    continue
-                if found := re.match(r"#{1,3} (.*)", part):
-                    heading, part = found[1], part[found.end() :]
-                last = cell.source.endswith(part)
-                part = _HINTS.sub("", part)
-                said = list(ideas(part))
-                housekeeping = _SPOKEN.match(part.strip().rpartition("\n\n")[2])
-                before, most = "" if housekeeping else _last(blocks(part)), LEAD
-                if marked(cell):
-                    promise = ""
-                    over = following and marked(following) and following.cell_type == "code" and last
-                    *others, end = blocks(part) or [""]
-                    short = over and others and end == _last([end]) and len(end.split()) <= LEAD
-                    if said and (end.endswith(":") or short):
-                        *rest, promise = blocks(said.pop())
-                        said += ["\n\n".join(rest)] if rest else []
-                    for text in said or ([""] if not opened and not promise else []):
-                        put(_MATH.sub(_gathered, _ASKED.sub(_large, text) if _ASKED.fullmatch(text) else text))
-                    before, most = promise, WORDS
-                spoken = "\n\n".join(_FOLDED.findall(part) + _SPOKEN.findall(_FOLDED.sub("", part)))
-                if cells and (note := _notes(spoken if marked(cell) else part)):
-                    cells[-1 if cells[-1].cell_type == "markdown" else -2].source += f"\n\n{note}"
+            slides.say(cell, following)
         elif marked(cell):
-            for name, answer in answered(cell):
-                asked = escape(questions.get(name, "The answer:"))
-                put(f'<p>{asked}</p>\n\n<p class="everybyte-large">{escape(answer)}</p>')
-            for output in [one for whole in formulas(shown(cell)) for one in parted(whole)]:
-                tags = [] if "slide-code" in cell.metadata.get("tags", ()) else ["remove-input"]
-                code = nbformat.v4.new_code_cell(cell.source, outputs=[output], metadata={"tags": tags})
-                html = output.get("data", {}).get("text/html", "")
-                words = (
-                    0
-                    if "everybyte-live" in html
-                    else min(most, OVER_PICTURE)
-                    if "<img" in html and most == LEAD
-                    else most
-                )
-                put(sentences(before, words, last=True), code)
-                before = ""
-            name, question = guessed(cell)
-            if question:
-                questions[name] = question
-                put(
-                    f'{sentences(before, most, last=True)}\n\nYour guess, aloud:\n\n<p class="everybyte-large">{escape(question)}</p>'
-                )
-            before = ""
-    result = nbformat.v4.new_notebook(cells=cells)
-    result.metadata = notebook.metadata
-    return result
+            slides.show(cell)
+    return nbformat.v4.new_notebook(cells=slides.cells, metadata=notebook.metadata)
 
 
-def build(output: Path = SLIDES, only: list[str] = (), jobs: int = 2, anew: bool = False, timeout: int = 240) -> None:
-    """Build the decks into `output`, which is replaced only when all went well.
+class _Deck:
+    """Slides as they are made: `before` is what leads to the next output, `most` how many words of it."""
+
+    def __init__(self):
+        self.cells: list = []
+        self.heading = self.opened = self.before = ""
+        self.most = LEAD
+        self.questions: dict[str, str] = {}
+
+    def put(self, text="", code=None):
+        top = _BREAK if self.heading == self.opened else f"{'##' if self.opened else '#'} {self.heading}"
+        self.opened = self.heading
+        self.cells.append(nbformat.v4.new_markdown_cell("\n\n".join(filter(None, [top, text]))))
+        if code is not None:
+            self.cells.append(code)
+
+    def say(self, cell, following) -> None:
+        """A cell of text: its parts, each under its heading."""
+        for part in re.split(r"^(?=#{1,3} )|^(?=\*\*\d+\.\d+\*\*)", cell.source, flags=re.M):
+            if not part.strip():
+                continue
+            if found := re.match(r"#{1,3} (.*)", part):
+                self.heading, part = found[1], part[found.end() :]
+            last = cell.source.endswith(part)
+            part = _HINTS.sub("", part)
+            housekeeping = _SPOKEN.match(part.strip().rpartition("\n\n")[2])
+            self.before, self.most = "" if housekeeping else _last(blocks(part)), LEAD
+            if marked(cell):
+                over = following and marked(following) and following.cell_type == "code" and last
+                self.part(part, over)
+            spoken = "\n\n".join(_FOLDED.findall(part) + _SPOKEN.findall(_FOLDED.sub("", part)))
+            if self.cells and (note := _notes(spoken if marked(cell) else part)):
+                self.cells[-1 if self.cells[-1].cell_type == "markdown" else -2].source += f"\n\n{note}"
+
+    def part(self, part, over) -> None:
+        """A marked part. over: an output follows, which its last sentence may promise."""
+        said, promise = list(ideas(part)), ""
+        *others, end = blocks(part) or [""]
+        short = over and others and end == _last([end]) and len(end.split()) <= LEAD
+        if said and (end.endswith(":") or short):
+            *rest, promise = blocks(said.pop())
+            said += ["\n\n".join(rest)] if rest else []
+        for text in said or ([""] if not self.opened and not promise else []):
+            self.put(_MATH.sub(_gathered, _ASKED.sub(_large, text) if _ASKED.fullmatch(text) else text))
+        self.before, self.most = promise, WORDS
+
+    def show(self, cell) -> None:
+        """A marked cell of code: its answers, outputs and guess."""
+        for name, answer in answered(cell):
+            asked = escape(self.questions.get(name, "The answer:"))
+            self.put(f'<p>{asked}</p>\n\n<p class="everybyte-large">{escape(answer)}</p>')
+        for output in [one for whole in formulas(shown(cell)) for one in parted(whole)]:
+            tags = [] if "slide-code" in cell.metadata.get("tags", ()) else ["remove-input"]
+            code = nbformat.v4.new_code_cell(cell.source, outputs=[output], metadata={"tags": tags})
+            self.put(sentences(self.before, self.words(output), last=True), code)
+            self.before = ""
+        name, question = guessed(cell)
+        if question:
+            self.questions[name] = question
+            lead, large = sentences(self.before, self.most, last=True), escape(question)
+            self.put(f'{lead}\n\nYour guess, aloud:\n\n<p class="everybyte-large">{large}</p>')
+        self.before = ""
+
+    def words(self, output) -> int:
+        """How many words lead to an output."""
+        html = output.get("data", {}).get("text/html", "")
+        if "everybyte-live" in html:
+            return 0
+        return min(self.most, OVER_PICTURE) if "<img" in html and self.most == LEAD else self.most
+
+
+def build(
+    output: Path = SLIDES, only: list[str] = (), jobs: int = 2, anew: bool = False, timeout: int = 240, course: str = ""
+) -> None:
+    """Build decks into `output`, which is replaced only when all went well. Decks that stand there already stay.
+
+    Args:
+        only: the chapters whose decks are built; by default all. course: a track of the workshop: one deck of its chapters, in order.
 
     Raises:
-        RuntimeError: where a cell fails, Sphinx warns, or a link is broken.
+        RuntimeError: where a cell fails, Sphinx warns, or a link is broken; ValueError for no chapter or track.
     """
+    wanted = track(course) if course else list(only)
+    there = {path.stem for path in output.glob("*/*.html")}
     with replaced(output) as work:
         source = work / "source"
-        entries = [e for e in written(only) if not only or e.slug in only]
+        entries = [e for e in written(wanted) if not wanted or e.slug in wanted or e.slug in there]
+        made = {}
 
         def page(entry):
             place = source / entry.path
@@ -392,17 +415,38 @@ def build(output: Path = SLIDES, only: list[str] = (), jobs: int = 2, anew: bool
             notebook = deck(live(ran, place.stem, source / "extra" / "pictures"))
             for cell in notebook.cells:  # what another chapter says is not in this deck
                 cell.source = re.sub(r"(?<!!)\[([^\]]*)\]\((?!https?:)[^)]*\)", r"\1", cell.source)
+            made[entry.slug] = notebook
             nbformat.write(notebook, place)
 
         each(page, entries, jobs)
-        links = "\n".join(f"- [{e.slug}]({e.path}): {e.question}" for e in entries)
-        tree = "\n".join(Path(e.path).with_suffix("").as_posix() for e in entries)
-        text = f"# Every Byte: slides\n\n{links}\n\n```{{toctree}}\n:hidden:\n\n{tree}\n```\n"
-        (source / "index.md").write_text(text, encoding="utf-8")
+        links = [f"- [{e.slug}]({e.path}): {e.question}" for e in entries]
+        places = [Path(e.path).with_suffix("").as_posix() for e in entries]
+        if course:
+            nbformat.write(joined([made[slug] for slug in wanted]), source / "notebooks" / f"track_{course}.ipynb")
+            links.insert(0, f"- [the track {course}](notebooks/track_{course}.ipynb): its chapters, one after another")
+            places.insert(0, f"notebooks/track_{course}")
+        text = "# Every Byte: slides\n\n{}\n\n```{{toctree}}\n:hidden:\n\n{}\n```\n"
+        (source / "index.md").write_text(text.format("\n".join(links), "\n".join(places)), encoding="utf-8")
         sphinx(work, "revealjs")
         for theme in (work / "html").glob("_static/revealjs/dist/theme/*.css"):  # the others ask for fonts outside
             if theme.stem != "white":
                 theme.unlink()
+
+
+def joined(decks: list[nbformat.NotebookNode]) -> nbformat.NotebookNode:
+    """Decks as one, with the state of all their widgets; only the first has a title, each other's is a slide."""
+    cells, states = [], {}
+    for number, one in enumerate(decks):
+        for cell in map(nbformat.from_dict, one.cells):
+            cell.id = f"{number}-{len(cells)}"
+            if number and cell.cell_type == "markdown":
+                cell.source = re.sub(r"^# ", "## ", cell.source)
+            cells.append(cell)
+        states |= one.metadata.get("widgets", {}).get(STATES, {}).get("state", {})
+    metadata = dict(decks[0].metadata)
+    if states:
+        metadata["widgets"] = {STATES: {"version_major": 2, "version_minor": 0, "state": states}}
+    return nbformat.v4.new_notebook(cells=cells, metadata=metadata)
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import nbformat
 from contents import contents
+from tracks import tracks
 
 ROOT = Path(__file__).resolve().parents[1]
 _FOLDED = re.compile(r"<details>.*?</details>", re.S)
@@ -67,11 +68,24 @@ def sheet(notebook) -> str:
     title = re.search(r"^# (.+)$", notebook.cells[0].source, re.M)[1]
     question = re.search(r"\*\*(.+?)\*\*", notebook.cells[0].source)[1]
     lines = [f"## {title}", f"*{question}*"]
-    guesses = [f"**{id}** {asked} {_blank(unit)}{_room(_SHORT)}" for id, asked, unit in predictions(notebook)]
+    guesses = [f"{run}**{id}** {asked} {_blank(unit)}{_room(_SHORT)}" for run, id, asked, unit in told(notebook)]
     tasks = [f"{text}{_room(_LONG)}" for _, text in exercises(notebook)]
     lines += ["### Before reading: commit to a number", *guesses] if guesses else []
     lines += ["### Exercises", *tasks] if tasks else []
     return "\n\n".join(lines) + "\n"
+
+
+def told(notebook) -> Iterator[tuple[str, str, str, str]]:
+    """(what stands before it, id, question, unit) of each prediction: the sentences that say which run is meant."""
+    asked, before = {id: rest for id, *rest in predictions(notebook)}, ""
+    for cell in notebook.cells:
+        if cell.cell_type == "markdown":
+            last = cell.source.strip().rpartition("\n\n")[2]
+            before = "" if last.startswith(("#", "|", "<", "```", "*")) else _LINKS.sub(r"\1", last) + "\n\n"
+            continue
+        for id in [id for id in asked if "predict(" in cell.source and f'"{id}"' in cell.source]:
+            yield (before, id, *asked.pop(id))
+            before = ""
 
 
 def _blank(unit):
@@ -82,11 +96,27 @@ def _room(lines):
     return "\n\n" + '<div class="everybyte-room">' + "<br>" * lines + "</div>"
 
 
-def parts(root: Path = ROOT) -> dict[int, str]:
-    """{part of the book: its chapters' worksheets, in Markdown}; chapter 00 is part 0."""
-    found: dict[int, list[str]] = {}
-    for entry in contents((root / "README.md").read_text(encoding="utf-8")):
-        if entry.path and entry.path.startswith("notebooks/"):
-            notebook = nbformat.read(root / entry.path, as_version=4)
-            found.setdefault(int(entry.slug[0]), []).append(sheet(notebook))
-    return {part: f"# Every Byte: worksheet {part}\n\nName:\n\n" + "\n".join(sheets) for part, sheets in found.items()}
+def _sheets(entries, root):
+    return [sheet(nbformat.read(root / entry.path, as_version=4)) for entry in entries]
+
+
+def _whole(name, sheets):
+    return f"# Every Byte: worksheet {name}\n\nName:\n\n" + "\n".join(sheets)
+
+
+def written(root: Path = ROOT) -> dict[str, str]:
+    """{name: worksheets of its chapters, in Markdown} of each part of the book, chapter 00 as part 0, and of each track."""
+    chapters = {
+        e.slug: e
+        for e in contents((root / "README.md").read_text(encoding="utf-8"))
+        if e.path and e.path.startswith("notebooks/")
+    }
+    sheets = dict(zip(chapters, _sheets(chapters.values(), root), strict=True))
+    parts = sorted({slug[0] for slug in chapters})
+    found = {f"part{part}": [text for slug, text in sheets.items() if slug[0] == part] for part in parts}
+    found |= {
+        f"track-{name}": [sheets[slug] for slug in slugs if slug in sheets] for name, slugs in tracks(root).items()
+    }
+    return {
+        name: _whole(name.replace("track-", "of the track ").replace("part", ""), some) for name, some in found.items()
+    }

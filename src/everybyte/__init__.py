@@ -15,6 +15,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 from .answers.alignment import Alignment, Rollout, align
+from .answers.engines import Engine
 from .answers.fit import Fit
 from .answers.headroom import Headroom
 from .answers.layouts import Layouts, layouts
@@ -37,6 +38,7 @@ if TYPE_CHECKING:  # what editors and type checkers see of the names that are fe
     from .answers.scripts import Largest, Tried, largest, tried
     from .answers.serving import Serving, serve
     from .ask.lengths import Lengths
+    from .ask.routing import Router
     from .derivation import Derivation
     from .deriving import derive
     from .dryrun import Trace, dry_run
@@ -59,6 +61,7 @@ _HOME |= {
     "snapshot": "evidence",
 }
 _HOME |= {"Epoch": "answers.epochs", "epoch": "answers.epochs", "Lengths": "ask.lengths"}
+_HOME |= {"Router": "ask.routing"}
 _HOME |= {"Leaks": "answers.leaking", "leaks": "answers.leaking", "Monitor": "answers.monitoring"}
 _HOME |= {"Explanation": "answers.explanation", "explain": "answers.explanation"}
 _HOME |= dict.fromkeys(("Largest", "Tried", "largest", "tried"), "answers.scripts")
@@ -72,6 +75,7 @@ __all__ = sorted(
         "Alignment",
         "Budget",
         "Claim",
+        "Engine",
         "Fit",
         "Gpu",
         "Headroom",

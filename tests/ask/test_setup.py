@@ -48,6 +48,7 @@ GOOD = {
     "gpus": [1, 2, 3, 1024, 2**20],
     "sharding_units": ["block"],
     "resharding": ["usual"],
+    "resharding_gpus": [8],
     "replicas": [1],
     "offload": ["none"],
     "no_sync": [False],
@@ -79,6 +80,7 @@ BAD = {
     "gpus": [0, -1, 1.0, True, "1", 2**20 + 1],
     "sharding_units": ["layer", "model", "block+ends", None],
     "resharding": ["root", "last", None],
+    "resharding_gpus": [4, 1, 0, True, None],
     "replicas": [0, -1, 2, 1.0, True],
     "offload": ["cpu", "CPU", "nvme", True, None],
     "no_sync": [True, 0, 1, "no", None],
@@ -340,3 +342,9 @@ def test_another_optimizer_brings_its_usual_implementation():
 def test_a_replaced_optimizer_that_is_none_is_named(value):
     with pytest.raises(ValueError, match="Setup.optimizer"):
         eb.Setup().replace(optimizer=value)
+
+
+@pytest.mark.parametrize("precision", ["fp8", "NVFP4"])
+def test_eight_and_four_bits_are_refused_by_name(precision):
+    with pytest.raises(ValueError, match=rf"^Setup\.precision: '{precision}' is not derived: chapter 27 sums what a linear"):
+        eb.Setup(precision=precision)

@@ -32,7 +32,7 @@ EXPLORERS = sorted(
     if callable(made := getattr(explore, name)) and inspect.signature(made).return_annotation is explore.Explorer
 )
 if not os.environ.get("EVERYBYTE_BROWSER"):
-    EXPLORERS = sorted({*EXPLORERS[2::3], "states"})
+    EXPLORERS = sorted({*EXPLORERS[2::3], "states", "step"})
 #: Explorers that need an argument.
 CALLS = {
     "model": "explore.model(eb.derive(eb.model('gpt2'), eb.Setup()))",
@@ -133,7 +133,7 @@ def test_controls_have_names_and_take_typed_values(page, name):
 @pytest.mark.parametrize("name", EXPLORERS)
 def test_the_focus_is_seen_and_goes_through_every_control(page, name):
     root = explorer(page, name)
-    stops = root.locator("button, select, .noUi-handle, .widget-readout").count()
+    stops = root.locator("button, select, .noUi-handle, .widget-readout, .everybyte-picture [role=slider]").count()
     root.locator("button").first.focus()
     for stop in range(stops):
         style = page.evaluate("[document.activeElement.tagName, getComputedStyle(document.activeElement).outlineStyle]")
@@ -243,3 +243,57 @@ def test_a_kernel_that_dies_leaves_an_explorer_that_answers(page, lab):
     assert not lab.kernels()
     for key in ("Home", "ArrowRight", "End"):
         keys.moves(slider, key, "no kernel")
+
+
+def test_the_hand_on_the_chart_points_drags_and_turns(page):
+    """Hover says what lives at an instant and changes nothing; a drag and the arrow keys move to any operation."""
+    root = explorer(page, "step")
+    chart, said = root.locator(".everybyte-picture [role=slider]"), root.locator(".everybyte-sentence")
+    chart.scroll_into_view_if_needed()
+    before, box = said.inner_text(), chart.bounding_box()
+
+    def at(share):
+        return box["x"] + share * box["width"], box["y"] + 0.4 * box["height"]
+
+    page.mouse.move(*at(0.3))
+    tip = root.locator(".everybyte-tip + text")
+    assert tip.inner_html().startswith("Operation ") and "forward" in tip.inner_html()
+    assert said.inner_text() == before
+    page.mouse.down()
+    page.mouse.move(*at(0.6), steps=4)
+    page.mouse.up()
+    now = int(chart.get_attribute("aria-valuenow"))
+    assert said.inner_text().startswith(f"Operation {now} of ") and "backward" in said.inner_text()
+    for key, there in (("ArrowRight", now + 1), ("ArrowLeft", now), ("Home", 1)):
+        page.keyboard.press(key)
+        page.wait_for_function(f"document.activeElement.getAttribute('aria-valuenow') === '{there}'")
+    root.locator("button", has_text="Reset").click()
+
+
+def test_the_chart_stands_beside_its_controls_and_on_a_narrow_page_above_them(page):
+    root = explorer(page, "step")
+    chart, controls = root.locator("svg[role=img]"), root.locator(".widget-box").first
+
+    def corners():
+        page.wait_for_timeout(300)
+        return chart.bounding_box(), controls.bounding_box()
+
+    wide, beside = corners()
+    assert wide["x"] > beside["x"] + beside["width"] and wide["width"] > beside["width"]
+    page.set_viewport_size({"width": 640, "height": 900})
+    above, below = corners()
+    assert above["y"] + above["height"] <= below["y"]
+
+
+def test_a_step_plays_and_stops(page):
+    root = explorer(page, "step")
+    play = root.locator(".everybyte-play")
+    play.click()
+    root.locator(".everybyte-cover").wait_for(state="attached")
+    widths = []
+    for _ in range(3):
+        page.wait_for_timeout(300)
+        widths.append(float(root.locator(".everybyte-cover").get_attribute("width")))
+    assert widths == sorted(widths, reverse=True) and widths[0] > widths[-1]
+    play.click()
+    assert root.locator(".everybyte-cover").count() == 0

@@ -34,8 +34,8 @@ def test_every_choice_of_a_setup_is_drawn_for_either_family(family):
             assert {setup.precision for setup in setups} == set(PRECISIONS)
             assert {grid.library(seed)[1].precision for seed in range(40)} == set(LIBRARIES)
             continue
-        if field in ("checkpointing", "resharding"):  # some of which `spared` draws
-            setups = [*setups, *(drawn[1] for seed in range(120) if (drawn := grid.spared(seed)))]
+        if field in ("checkpointing", "resharding", "offload"):  # some of which `spared` draws
+            setups = [*setups, *(drawn[1] for seed in range(240) if (drawn := grid.spared(seed)))]
         if field == "loss":  # head and loss in one function, which `one_function` draws
             setups = [*setups, grid.one_function(0)[1]]
         assert {getattr(setup, field) for setup in setups} == set(allowed), field

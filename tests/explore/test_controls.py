@@ -55,7 +55,7 @@ def test_a_preset_that_changes_nothing_says_so_and_names_nothing_after_it(node):
 def test_the_place_moved_is_the_place_looked_at(node):
     explorer = explore.step()
     assert explorer.describe().count("(the peak)") == 1
-    _, moved = play(node, explorer, {"c_place": 1000})
+    _, moved = play(node, explorer, {"c_place": 10_000})
     assert moved["state"]["look"] == 0 and "Operation 350 of 350, rest" in moved["sentence"]
 
 

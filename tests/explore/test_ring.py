@@ -1,4 +1,4 @@
-"""Chapter 35's explorer says what the formulas say, and those what a ring takes."""
+"""Chapter 37's explorer says what the formulas say, and those what a ring takes."""
 
 import pytest
 
@@ -22,3 +22,16 @@ def test_bad_input_is_named():
         explore.ring("7B")
     with pytest.raises(ValueError, match=r"^ring\.setup\.mesh\.context: 3"):
         explore.ring(setup=eb.Setup(sequence=6 * 1024, gpus=3, mesh=eb.Mesh(context=3)))
+
+
+@pytest.mark.parametrize(("gpus", "group"), [(8, 8), (32, 32), (128, 32)])
+def test_heads_are_swapped_in_groups_that_divide_them(gpus, group):
+    def setup(parts):
+        return eb.Setup(
+            batch=1, sequence=131_072, precision="bf16", gpus=parts, mesh=eb.Mesh(context=parts, rotation="ulysses")
+        )
+
+    said = explore.ring(setup=setup(gpus))
+    text = said.describe(said.state)
+    kept = eb.formula("ulysses.kept").at(eb.model("llama-3.1-8b", code="reference"), setup(group))
+    assert units.text(int(kept)) in text

@@ -76,7 +76,7 @@ def test_a_moved_slider_says_where_it_is(node):
     steps = [{"c_place": 300}, {"preset": 0}]
     data = {"spec": explorer.picture.spec, "state": explorer.state, "steps": steps}
     opened, moved, back = node(PLAY, data, picture=explorer.source, page=PAGE)["seen"]
-    assert moved["sentence"].startswith("Place (‰) 0 → 300: Operation ") and moved["state"]["look"] == 0
+    assert moved["sentence"].startswith("Operation 11 of 350, ") and moved["state"]["look"] == 0
     assert opened["label"] == back["label"] != moved["label"] and moved["bars"] >= 4
 
 

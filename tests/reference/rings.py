@@ -27,6 +27,9 @@ MODELS = {
 }  # fmt: skip
 #: Of a vocabulary that two GPUs can halve.
 MODELS["even"] = MODELS["llama"].replace(vocabulary=102)
+#: Of fewer key heads than four GPUs.
+MODELS["few keys"] = MODELS["llama"].replace(heads=4, width=32)
+MODELS["halved"] = MODELS["even"].replace(heads=4, kv_heads=4, width=32)
 #: The batch is a ring's own.
 SETUP = eb.Setup(batch=2, sequence=16, optimizer="momentum")
 aten = torch.ops.aten
@@ -64,6 +67,10 @@ CASES = [
         4,
         _halved(2, sequence_parallel=False, loss_parallel=False) | {"sharding": "zero2"},
     ),
+    ("gpt", "heads for tokens", 2, _ring(2, "ulysses")),
+    ("llama", "heads for tokens, zero3", 2, _ring(2, "ulysses") | {"sharding": "zero3", "checkpointing": "full"}),
+    ("few keys", "heads for tokens, keys on several", 4, _ring(4, "ulysses") | {"checkpointing": "selective"}),
+    ("halved", "heads for tokens, of halved matrices", 4, _halved(2, "ulysses") | {"sharding": "zero3"}),
     ("llama", "two rings of 2", 4, _ring(2) | {"batch": 1, "sharding": "zero3", "accumulation": 2, "no_sync": True}),
 ]
 

@@ -1,9 +1,10 @@
 """The static edition's own parts, without a browser: what is refused, what is written, what stands on a slide."""
 
 import re
-from html import unescape
+from html import escape, unescape
 
 import edition
+import home
 import lints
 import nbformat
 import pages
@@ -68,6 +69,22 @@ def test_a_picture_becomes_a_file_with_its_text_and_a_widget_keeps_it_as_its_pla
     )
     assert 'alt="four &quot;bars&quot;, 3 GiB" width="50"' in text
     assert edition.WIDGET_VIEW not in cell.outputs[0].data
+
+
+def test_a_card_s_words_stand_in_its_place_until_it_is_alive(tmp_path):
+    view = {edition.WIDGET_VIEW: {"model_id": "abc"}, "text/html": "<details>the answer</details>"}
+    (cell,) = edition.live(new_notebook(cells=[shows(view)]), "one", tmp_path).cells
+    said = '<div class="everybyte-live" data-model="abc"><details>the answer</details></div>'
+    assert cell.outputs[0].data["text/html"] == said
+
+
+def test_the_first_page_is_a_step_and_every_chapter_by_its_question():
+    entries = edition.written()
+    text = home.page(entries, edition.ROOT)
+    assert text.index("everybyte-alone") < text.index("## The chapters") < text.index('everybyte-card"')
+    for entry in entries:
+        assert f'href="{entry.path[:-6]}.html"' in text and escape(entry.question) in text
+    assert 'data-guesses="P17.1 ' in text or 'data-guesses="P17.1"' in text
 
 
 def test_a_link_in_an_output_leads_to_the_page(tmp_path):
@@ -305,3 +322,16 @@ def test_code_data_and_versions_decide_what_is_run_again(tmp_path, monkeypatch):
     (data.parent / "__pycache__" / "x.pyc").write_text("made by Python")
     assert code(tmp_path) == seen[-1]
     assert any((edition.ROOT / "src" / "everybyte").rglob("*.toml")) and len(code()) == 64
+
+
+def test_a_track_is_one_deck_with_every_widget_of_its_chapters():
+    def one(title, model):
+        state = {slides.STATES: {"version_major": 2, "version_minor": 0, "state": {model: {}}}}
+        return new_notebook(
+            cells=[new_markdown_cell(f"# {title}\n\nx"), new_code_cell("x")], metadata={"widgets": state}
+        )
+
+    whole = slides.joined([one("A", "a"), one("B", "b")])
+    assert [c.source.partition("\n")[0] for c in whole.cells] == ["# A", "x", "## B", "x"]
+    assert set(whole.metadata["widgets"][slides.STATES]["state"]) == {"a", "b"}
+    assert len({c.id for c in whole.cells}) == 4

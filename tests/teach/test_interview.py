@@ -79,8 +79,7 @@ def facts():
         + at("checkpoint.segment", checkpointing="every-k", checkpoint_every=k)
         for k in range(1, L + 1)
     }
-    stage = 2 * at("activations.block")
-    return {
+    return _of_many() | {
         "model": "gpt2", "gpu": GPU.title, "precision": "bf16-mixed", "batch": 4, "sequence": 256, "tokens": 1024, "layers": 12,
         "parameters": P, "embeddings": V * H + 1024 * H, "embeddings_share": (V + 1024) * H / P, "head_again": V * H,
         "bytes_per_parameter": 16, "states": 16 * P, "weights_fp32": 4 * P, "weights_bf16": 2 * P,
@@ -122,7 +121,15 @@ def facts():
         "adapters_kept": 1 + T * (4 * 7 * H - 2 * 6 * H + 4 * 4 * 16) / at("activations.block", precision="bf16"),
         "adapters": ADAPTERS, "adapters_share": ADAPTERS / P, "adapters_states": 16 * ADAPTERS,
         "nf4": P // 2 + ceil(P / 64) + 4 * ceil(ceil(P / 64) / 256), "host_link": GPU.host_link, "bus": 8 * P / GPU.host_link,
-        "read_in_place": 8 * P / GPU.bandwidth, "gpus": 8, "ddp_states": 16 * P, "zero1_states": 8 * P + P,
+        "read_in_place": 8 * P / GPU.bandwidth,
+    }  # fmt: skip
+
+
+def _of_many():
+    """Of several GPUs, planning and inference."""
+    stage = 2 * at("activations.block")
+    return {
+        "gpus": 8, "ddp_states": 16 * P, "zero1_states": 8 * P + P,
         "zero2_states": 4 * P + 12 * P // 8, "zero3_states": 2 * P, "buckets": 4 * P, "ddp_peak": peak(gpus=8),
         "zero3_peak": peak(gpus=8, sharding="zero3"), "sent_ddp": 2 * RING, "sent_zero3": 3 * RING, "sent_ratio": 1.5,
         "block_flat": at("fsdp.block.flat", gpus=8, sharding="zero3"),

@@ -7,6 +7,7 @@ from agreeing import agree
 
 import everybyte as eb
 from everybyte.formulas import formula
+from everybyte.theory.budget import heavy
 
 GPT = eb.Model(name="gpt", layers=3, width=32, heads=4, vocabulary=101, positions=128)
 LLAMA = eb.Model(
@@ -188,3 +189,94 @@ def test_a_gpu_with_less_of_the_weights_than_the_first_is_counted_and_not_predic
 def test_plan_says_who_finds_meshes():
     with pytest.raises(ValueError, match="plan.setup: mesh context=4 .* eb.layouts finds meshes"):
         eb.plan(GPT, SETUP.replace(gpus=4, mesh=eb.Mesh(context=4)), "h200")
+
+
+SWAPPED = LLAMA.replace(width=64, heads=8)
+
+
+@pytest.mark.sampled(4)
+@pytest.mark.parametrize("checkpointing", ["none", "full", "selective", "operations"])
+@pytest.mark.parametrize("parts", [2, 4, 8])
+@pytest.mark.parametrize("kv_heads", [1, 2, 4, 8])
+def test_heads_swapped_for_tokens_at_every_operation(kv_heads, parts, checkpointing):
+    setup = SETUP.replace(gpus=parts, mesh=eb.Mesh(context=parts, rotation="ulysses"), checkpointing=checkpointing)
+    model = SWAPPED.replace(kv_heads=kv_heads)
+    assert witnesses.first_difference(model, setup) is None
+    assert not witnesses.disagreements(model, setup, rank=parts - 1)
+
+
+@pytest.mark.sampled(1)
+@pytest.mark.parametrize("start", range(0, 40, 4))
+def test_any_heads_swapped_for_tokens_to_the_byte(start):
+    agree(grid.swapped, range(start, start + 4), refused=True)
+
+
+def _swapping(model, setup, phase):
+    """(bytes before, most bytes) while one block's attention swaps heads for tokens; as predicted."""
+    found = eb.budget(model, setup)
+    inside = [i for i, (_, at, owner) in enumerate(found.operations) if at == phase and owner == "blocks.1.attention"]
+    names = {i: found.operations[i][0] for i in inside}
+    if phase == "forward":
+        first = next(i for i in inside if names[i] == "q for each GPU" or names[i] == "k repeated")
+        return found.live[first - 1], max(found.live[i] for i in inside if i >= first)
+    first = next(i for i in inside if names[i].startswith("result's gradient"))
+    kernel = next(i for i in inside if names[i] == "flash attention backward")
+    return found.live[first - 1], max(found.live[first : kernel + 1])
+
+
+@pytest.mark.parametrize("batch", [1, 2])
+@pytest.mark.parametrize("parts", [4, 8])
+@pytest.mark.parametrize("kv_heads", [1, 4, 8])
+def test_what_swapping_takes_in_closed_form(kv_heads, parts, batch):
+    model = SWAPPED.replace(kv_heads=kv_heads)
+    mesh = eb.Mesh(context=parts, rotation="ulysses")
+    setup = eb.Setup(batch=batch, sequence=64 * parts, precision="bf16", gpus=parts, mesh=mesh)
+    before, most = _swapping(model, setup, "forward")
+    assert most - before == formula("ulysses.forward").at(model, setup)
+    before, most = _swapping(model, setup, "backward")
+    copy = (
+        2 * batch * 64 * model.heads * model.head_width
+    )  # of the result, for the output's layer: freed once its weight has a gradient
+    assert most - before + copy == formula("ulysses.backward").at(model, setup)
+
+
+UNSWAPPED = [
+    (
+        LLAMA,
+        {"gpus": 8, "mesh": eb.Mesh(context=8, rotation="ulysses")},
+        "Mesh.context: 8 GPUs share heads .* llama has 4; allowed: 2, 4",
+    ),
+    (
+        LLAMA.replace(heads=12, kv_heads=4, width=96),
+        {"gpus": 6, "mesh": eb.Mesh(context=6, rotation="ulysses"), "sequence": 12},
+        "Mesh.context: 6 GPUs share key heads .* has 4: neither divides the other",
+    ),
+    (
+        LLAMA,
+        {"sequence": 126},
+        "126 does not make equal pieces for the 4 GPUs .* 2 tokens are left; allowed: a multiple of 4, as 124 or 128",
+    ),
+    (GPT, {"attention": "eager"}, "Setup.attention: 'eager' .* no heads are swapped; allowed: 'flash'"),
+]
+
+
+@pytest.mark.parametrize(("model", "changes", "said"), UNSWAPPED)
+def test_heads_that_cannot_be_swapped_are_refused_by_name(model, changes, said):
+    with pytest.raises(ValueError, match=said):
+        eb.budget(model, SETUP.replace(**{"gpus": 4, "mesh": eb.Mesh(context=4, rotation="ulysses")} | changes))
+
+
+def test_formulas_of_one_way_refuse_the_others():
+    ring, swapped = (
+        SETUP.replace(gpus=4, precision="bf16", mesh=eb.Mesh(context=4, rotation=r)) for r in ("all-to-all", "ulysses")
+    )
+    for name in ("kept", "forward", "backward", "sent"):
+        with pytest.raises(ValueError, match=r"Mesh.rotation: 'ulysses' goes around no ring; .* ulysses\.\* answer"):
+            formula(f"context.{name}").at(SWAPPED, swapped)
+        with pytest.raises(ValueError, match=r"Mesh.rotation: 'all-to-all' swaps no heads; .* context\.\* answer"):
+            formula(f"ulysses.{name}").at(SWAPPED, ring)
+
+
+def test_all_gpus_that_swap_are_alike():
+    setup = SETUP.replace(gpus=4, mesh=eb.Mesh(context=4, rotation="ulysses"), checkpointing="full")
+    assert len({eb.dry_run(SWAPPED, setup, rank=rank).peak for rank in range(4)}) == 1 and heavy(SWAPPED, setup) == [0]

@@ -61,3 +61,72 @@ def test_states_are_made_where_backward_first_asks_for_them():
     setup = eb.Setup(batch=1, sequence=64, precision="bf16", optimizer_in_backward=True)
     predicted, counted = eb.budget(GPT2, setup), eb.dry_run(GPT2, setup)
     assert predicted.on("h100-80gb").reserved == counted.on("h100-80gb", whole=True).reserved
+
+
+@pytest.mark.parametrize("few", [2, 4])
+def test_units_in_groups_keep_a_share_of_few_gpus(few):
+    """From forward to backward each of 16 GPUs holds the weights' `few`-th part in bf16; after backward its own share alone."""
+    model = GPT2.replace(layers=3, width=64, heads=4, vocabulary=256, positions=64)
+    setup = eb.Setup(batch=1, sequence=32, precision="bf16", sharding="zero3", gpus=16, resharding="root")
+    apart, held = (eb.budget(model, s) for s in (setup, setup.replace(resharding="group", resharding_gpus=few)))
+    assert apart.parts_at("after_forward")["unsharded"] == 0
+    assert held.parts_at("after_forward")["unsharded"] == 2 * model.parameters // few
+    assert held.phases["after_backward"] == apart.phases["after_backward"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"resharding_gpus": 8}, r"^Setup\.resharding_gpus: 8 do not part the 8 GPUs"),
+        ({"resharding_gpus": 3}, r"^Setup\.resharding_gpus: 3 do not part the 8 GPUs"),
+        ({"resharding_gpus": 2, "mesh": eb.Mesh(tensor=2)}, r"^Setup\.resharding: 'group' with mesh .*DTensor"),
+        ({"resharding": "root", "resharding_gpus": 2}, r"^Setup\.resharding_gpus: 2 needs resharding 'group'"),
+    ],
+)
+def test_groups_that_are_none_are_refused(changes, why):
+    with pytest.raises(ValueError, match=why):
+        eb.Setup(**{"gpus": 8, "sharding": "zero3", "resharding": "group"} | changes)
+
+
+@pytest.mark.parametrize(("checkpointing", "held"), [("none", 0), ("full", 2 * 256 * 64 * 2)])
+def test_what_is_saved_on_the_host_takes_nothing_of_the_gpu_s(checkpointing, held):
+    """After forward the step's inputs and its loss are left; of a checkpoint's inputs a tuple, the angles, stays on the GPU."""
+    llama = eb.model("llama-3.2-1b", code="reference").replace(layers=4)
+    setup = eb.Setup(batch=16, sequence=256, precision="bf16", checkpointing=checkpointing)
+    here, away = (eb.budget(llama, setup.replace(offload=where)) for where in ("none", "activations"))
+    kept = [one.parts_at("after_forward") for one in (here, away)]
+    tokens = targets = 8 * 16 * 256
+    assert (
+        sum(kept[1][part] for part in ("activations", "loss")) == tokens + targets + 2 + held < kept[0]["activations"]
+    )
+    assert away.phases["rest"] == here.phases["rest"] and away.phases["after_backward"] == here.phases["after_backward"]
+    assert away.peak < here.peak
+
+
+def test_weights_that_are_saved_come_back_beside_themselves():
+    """A linear layer's weight is saved too: copied out, and copied back while its own backward runs."""
+    setup = eb.Setup(batch=1, sequence=1, precision="bf16", offload="activations")
+    found = eb.budget(GPT2, setup)
+    names = [name for name, phase, _ in found.operations if phase == "backward"]
+    assert names.count("saved tensor from the host") > 4 * 3
+    table = 2 * GPT2.vocabulary * GPT2.width
+    most = max(sum(row) for row in zip(*found.timeline().values(), strict=True))
+    assert most >= found.phases["rest"] + 2 * table  # the head's copy, and the gradient of its weight
+
+
+def test_saved_on_the_host_beside_a_mesh_is_refused_and_takes_time_nobody_knows():
+    with pytest.raises(ValueError, match=r"^Setup\.offload: 'activations' with mesh tensor=2"):
+        eb.Setup(gpus=2, mesh=eb.Mesh(tensor=2), offload="activations")
+    with pytest.raises(ValueError, match=r"^plan\.setup: how long copies of offload 'activations' take"):
+        eb.plan(GPT2, eb.Setup(batch=1, sequence=64, offload="activations"), "h100-80gb")
+
+
+def test_muon_under_fsdp_has_a_whole_matrix_at_a_time():
+    """Each of 8 GPUs keeps an eighth of the momentum; its step takes the largest matrix in bf16 three times, and two squares."""
+    model = GPT2.replace(layers=3, width=64, heads=4, vocabulary=256, positions=64)
+    setup = eb.Setup(batch=1, sequence=8, precision="bf16", optimizer="muon", sharding="zero3", gpus=8)
+    alone, found = eb.budget(model, setup.replace(sharding="none", gpus=1)), eb.budget(model, setup)
+    assert 8 * found.moments["rest"]["optimizer"] == alone.moments["rest"]["optimizer"]
+    matrix, side = 2 * 64 * 4 * 64, 2 * 64 * 64
+    taken = found.phases["step"] - found.phases["after_backward"]
+    assert taken == 3 * matrix + 2 * side  # what was gathered, what is multiplied, and what comes of it

@@ -16,6 +16,8 @@ needs_sphinx = "8.2"
 
 extensions = ["myst_nb"]
 nb_execution_mode = "off"  # the notebooks come here run
+nb_code_prompt_show = "Show the code"
+nb_code_prompt_hide = "Hide the code"
 nb_ipywidgets_js = {
     path: {"defer": "defer"} for path in ("modules.js", "vendor/controls.js", "vendor/anywidget.js", "widgets.js")
 }

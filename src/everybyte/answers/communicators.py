@@ -2,7 +2,7 @@
 
 from ..ask.setup import Setup
 from ..catalog import Gpu
-from ..catalog.outside import Communicator
+from ..catalog.outside import FIRST, Communicator
 
 
 def communicators(setup: Setup, gpu: Gpu) -> list[Communicator]:
@@ -10,7 +10,7 @@ def communicators(setup: Setup, gpu: Gpu) -> list[Communicator]:
     mesh, found = setup.mesh, []
     sizes = [
         ("tensor", mesh.tensor, 1, "sum"),
-        ("context", mesh.context, mesh.tensor, "sum"),
+        ("context", mesh.context, mesh.tensor, "exchange" if mesh.rotation == "ulysses" else "sum"),
         ("expert", mesh.expert, mesh.tensor, "exchange"),
         ("data", setup.shards if setup.sharding != "none" else setup.sharers, mesh.tensor, "sum"),
         ("replicas", setup.replicas if setup.sharding != "none" else 1, mesh.tensor * setup.shards, "sum"),
@@ -20,3 +20,9 @@ def communicators(setup: Setup, gpu: Gpu) -> list[Communicator]:
         if size > 1:
             found.append(Communicator(axis, size, max(1, min(size, gpu.node // apart)), kind))
     return found
+
+
+def taken(setup: Setup | None, gpu: Gpu) -> int:
+    """What they take of each GPU, with what the first one takes more; 0 where nobody communicates."""
+    talking = communicators(setup, gpu) if setup is not None else []
+    return sum(one.bytes(gpu) for one in talking) + FIRST * bool(talking)

@@ -315,13 +315,8 @@ def epoch(
         checks.whole("epoch", "most", most, 1)
     chosen = settings(configuration) if isinstance(configuration, str) else configuration
     card = computes(setup, GPU if gpu is None else gpu)
-    if not isinstance(model, Model | Objective | Derivation):
-        from ..deriving import derive
-
-        model = derive(model, setup, batch)
+    model = _spoken(model, setup, batch)
     setup = setup.of(model.own)
-    if isinstance(model, Derivation):
-        _check(model, setup)
     measured = Lengths(lengths)
     padded = pad_to if isinstance(pad_to, int) else tuple(pad_to)
     collator = Collator(collate, order, setup.batch, setup.sequence, setup.accumulation, tokens, padded, seed)
@@ -330,19 +325,19 @@ def epoch(
     source.prepare(steps)
     memory = None if gpu is None else headroom.room(card, setup)
     played = _played(source, steps, chosen.text(), memory, card, clear)
-    return Epoch(
-        getattr(model, "described", model),
-        setup,
-        card,
-        measured,
-        collator,
-        steps,
-        chosen.text(),
-        clear,
-        memory,
-        played,
-        source,
-    )
+    asked = getattr(model, "described", model), setup, card, measured, collator
+    return Epoch(*asked, steps, chosen.text(), clear, memory, played, source)
+
+
+def _spoken(model, setup, batch):
+    """A model whose steps are said: by formula, or derived."""
+    if not isinstance(model, Model | Objective | Derivation):
+        from ..deriving import derive
+
+        model = derive(model, setup, batch)
+    if isinstance(model, Derivation):
+        _check(model, setup.of(model.own))
+    return model
 
 
 def _check(derivation, setup):

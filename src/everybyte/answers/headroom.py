@@ -7,11 +7,11 @@ from ..ask.choices import EVERY_PRECISION, PrecisionName
 from ..ask.setup import Setup
 from ..catalog import Gpu, gpu
 from ..catalog.gpus import RATES
-from ..catalog.outside import context
+from ..catalog.outside import FIRST, context
 from ..common import checks, files
 from ..common.tables import Table
 from ..rules import GPU, check
-from .communicators import communicators
+from .communicators import communicators, taken
 
 _MIB = units.UNITS["MiB"]
 #: Term -> its reason, and the source of its default.
@@ -47,7 +47,7 @@ class Headroom:
         context: the process's CUDA context: the driver's structures and the loaded kernels.
         workspace: scratch of cuBLAS, one for the thread of forward and one for that of backward.
         fragmentation: what the allocator has and no tensor can use: the least of it; where it is not set, `fit` simulates the rest.
-        nccl: of several GPUs the buffers of NCCL's communicators, by `communicators`; 0 for one.
+        nccl: of several GPUs the buffers of NCCL's communicators, by `communicators`, and what the first takes more; 0 for one.
         other: other processes, a display; 0 by default.
     """
 
@@ -64,7 +64,17 @@ class Headroom:
                 checks.whole("Headroom", name, value, 0, 2**50)
 
     def terms(self, gpu: Gpu, setup: Setup | None = None) -> list[Term]:
-        """The terms on that GPU, in the order in which they are taken. setup: says which communicators there are; None for none."""
+        """The terms on that GPU, in the order in which they are taken. setup: says which communicators there are; None for none.
+
+        Raises:
+            ValueError: where the GPU shares the host's memory, and nobody says what the host has of it.
+        """
+        if gpu.unified and self.other is None:
+            raise ValueError(
+                f"Headroom.other: None on {gpu.name}, which has no memory of its own: programs and the page cache of the host are in the same, "
+                f"and what goes beyond ends in a hang, not in an error (pytorch/pytorch#174358); allowed: {gpu.memory:,} less MemAvailable of "
+                "/proc/meminfo before the job starts"
+            )
         return [
             term if getattr(self, name) is None else Term(name, getattr(self, name), term.reason, "set by the reader")
             for name, term in _defaults(gpu, setup).items()
@@ -92,13 +102,16 @@ def _defaults(gpu, setup):
     found = {
         "driver": Term("driver", 0 if gpu.memory_source == "reported" else 441 * _MIB, **_SAID["driver"]),
         "context": Term("context", read.most, _SAID["context"]["reason"], read.source),
-        "workspace": Term("workspace", 2 * gpu.cublas_workspace, **_SAID["workspace"]),
+        "workspace": Term("workspace", 2 * (gpu.cublas_workspace + gpu.lt_workspace), **_SAID["workspace"]),
         "fragmentation": Term("fragmentation", 22 * _MIB, **_SAID["fragmentation"]),
     }
     talking = communicators(setup, gpu) if setup is not None else []
-    named = ", ".join(f"{one.axis} {units.text(one.bytes(gpu))}" for one in talking)
+    named = (
+        ", ".join(f"{one.axis} {units.text(one.bytes(gpu))}" for one in talking)
+        + f", the first {units.text(FIRST)} more"
+    )
     reason = f"{_SAID['nccl']['reason']}: {named}" if talking else "no other GPU"
-    found["nccl"] = Term("nccl", sum(one.bytes(gpu) for one in talking), reason, _SAID["nccl"]["source"])
+    found["nccl"] = Term("nccl", taken(setup, gpu), reason, _SAID["nccl"]["source"])
     return found | {"other": Term("other", 0, **_SAID["other"])}
 
 

@@ -19,7 +19,7 @@ from ..common.tables import Table
 from ..rules import LAYOUT, check
 from ..theory.budget import Budget, budget, heaviest, heavy, not_derived
 from . import throughput
-from .communicators import communicators
+from .communicators import taken
 from .headroom import PLAYED, PYTORCH, ROUNDING, Headroom, computes, kept_free
 from .rates import MEMORY, TOGETHER, Load
 from .work import held, phase_work, short_of, standing
@@ -127,7 +127,7 @@ class Layout:
     @property
     def nccl(self) -> int:
         """Bytes that NCCL's communicators take of each GPU."""
-        return sum(one.bytes(self.gpu) for one in communicators(self.setup, self.gpu))
+        return taken(self.setup, self.gpu)
 
     @property
     def reserved(self) -> int | None:
@@ -418,6 +418,10 @@ def priced(model: Model, setup: Setup, gpu: Gpu) -> dict[str, float]:
     again = 1 + (setup.checkpointing == "full")  # forward's sends are repeated
     passes = 2 * again + 2  # for attention and the MLP, each an all-gather and a reduce-scatter
     keys = tokens * 2 * model.kv_heads * model.head_width / mesh.tensor * wide
+    passed = (again + 2) * keys  # back, gradients are twice as wide
+    if mesh.rotation == "ulysses":  # queries, keys, values and results, of its own tokens; back, as many gradients
+        each = 2 * model.heads + 2 * max(model.kv_heads, mesh.context * mesh.tensor)
+        passed = (again + 1) * tokens // mesh.context * each * model.head_width / mesh.tensor * wide
     numbers, apart = _held(model, setup)
     does = [load.seconds(gpu, compute, setup.gpus) for load in _shares(model, one, mesh, stage)]
     sends, rate = fsdp_sends(model, setup, gpu), gpu.bandwidth * MEMORY / slower
@@ -428,7 +432,7 @@ def priced(model: Model, setup: Setup, gpu: Gpu) -> dict[str, float]:
     found = {
         **{name: many * sum(phase[name] for phase in does) for name in does[0]},
         "tensor": many * layers * passes * ring(2 * stream, mesh.tensor, 1),
-        "context": many * layers * (again + 2) * ring(keys, mesh.context, mesh.tensor),
+        "context": many * layers * ring(passed, mesh.context, mesh.tensor),
         "pipeline": many * 2 * (stream / mesh.tensor / gpu.ring(2, setup.gpus // mesh.pipeline) if piped else 0.0),
         "data": (1 if piped else many) * sum(max(0.0, s - sum(d.values())) for s, d in zip(sends, does, strict=True)),
     } | ({"expert": 0.0} if model.experts else {})

@@ -417,6 +417,11 @@ def plan(
     setup, derived = setup.of(model.own), isinstance(model, Model)
     if derived:
         setup.check_undivided("plan", "; eb.layouts finds meshes, and eb.budget takes each rank")
+    if setup.offload == "activations":
+        raise ValueError(
+            "plan.setup: how long copies of offload 'activations' take is not derived; allowed: 'none', 'cpu'; eb.fit and eb.budget "
+            "answer for its memory"
+        )
     headroom = kept_free("plan", headroom)
     if derived and (why := not_derived(model, setup)):
         raise ValueError(why)

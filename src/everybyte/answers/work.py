@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
 
-from ..ask.choices import DTYPE_BYTES, OPTIMIZERS
+from ..ask.choices import DTYPE_BYTES, LIBRARIES, OPTIMIZERS
 from ..ask.setup import Lora, Setup
 from ..catalog import Gpu, Model
 from ..catalog.weights import ENDS, summed, trained
@@ -171,7 +171,8 @@ def sent_by(model, setup, turn=None):
         last = max(batch for batch, _ in _turns(model, setup))
         if turn not in (None, "optimizer step" if setup.sharding == "zero1" else (last, "backward")):
             return (), 0
-        return ((2 * (shards - 1) * -(-numbers // shards) * wide, shards, 1),), 0
+        both = wide + (4 if setup.precision in LIBRARIES else wide)  # weights are gathered, gradients reduced
+        return (((shards - 1) * -(-numbers // shards) * both, shards, 1),), 0
 
     if turn == "optimizer step":
         return (), 0

@@ -122,7 +122,6 @@ NOT_SHARDED: Mapping[tuple[str, bool], tuple[str, tuple[str, ...]]] = MappingPro
         ("adam8bit", True): ("bitsandbytes raises",
                              ("got mixed torch.Tensor and DTensor", "does not have a sharding strategy registered")),
         ("muon", False): ("the share is a row of many weights' numbers, and PyTorch raises", ("Muon only supports 2D parameters",)),
-        ("muon", True): ("which shares PyTorch gathers for its products depends on sizes and on the GPUs of a machine, and is not derived", ()),
     }
 )  # fmt: skip
 #: Those that PyTorch has in every implementation, and whose states are as large as the weights.
@@ -166,8 +165,8 @@ Loss = Literal["plain", "chunked", "linear-cross-entropy"]
 Checkpointing = Literal["none", "full", "every-k", "selective", "operations", "one-in-k", "second-products"]
 Sharding = Literal["none", "zero1", "zero2", "zero3"]
 ShardingUnits = Literal["block", "block+ends", "model"]
-Resharding = Literal["usual", "root", "ends", "not-last"]
-Offload = Literal["none", "cpu"]
+Resharding = Literal["usual", "root", "ends", "not-last", "group"]
+Offload = Literal["none", "cpu", "activations"]
 Buckets = Literal["copies", "views"]
 MasterGradients = Literal["bf16", "fp32", "both"]
 Quantization = Literal["none", "nf4"]
@@ -193,6 +192,8 @@ OWNED: Mapping[str, Any] = MappingProxyType(
 MOST_RANK = 2**14
 #: Optimizers of torchao and GaLore whose states chapter 24 adds up, and whose steps nothing here runs.
 SUMMED = ("adamw4bit", "adamwfp8", "galore")
+#: Products in 8 and 4 bits: what a layer saves is summed in chapter 27; a step is not derived.
+LOW = ("fp8", "float8", "mxfp8", "mxfp4", "nvfp4")
 #: Optimizers of the libraries in `LIBRARIES`.
 LIBRARY_OPTIMIZERS = ("adamw", "adam")
 #: Optimizers whose step over divided weights, without FSDP, is counted, and in which forms.
@@ -200,6 +201,6 @@ TENSOR_OPTIMIZERS = MappingProxyType({"adamw": ("foreach", "fused"), "adam": ("f
 LIMITS = MappingProxyType(
     {
         "batch": (1, 2**24), "sequence": (1, 2**27), "accumulation": (1, 2**20), "loss_chunks": (1, checks.ABSURD),
-        "checkpoint_every": (1, 2**20), "gpus": (1, 2**20), "replicas": (1, 2**20),
+        "checkpoint_every": (1, 2**20), "resharding_gpus": (2, 2**20), "gpus": (1, 2**20), "replicas": (1, 2**20),
     }
 )  # fmt: skip

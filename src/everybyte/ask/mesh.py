@@ -7,7 +7,7 @@ from typing import Literal, final, get_args
 from ..common import checks
 from .schedules import Schedule
 
-Rotation = Literal["all-gather", "all-to-all"]
+Rotation = Literal["all-gather", "all-to-all", "ulysses"]
 #: A field -> the values that it may have.
 CHOICES = {"schedule": get_args(Schedule), "rotation": get_args(Rotation)}
 #: Dimensions of the mesh from outer to inner, where data parallelism is between the first and the second.
@@ -52,7 +52,7 @@ class Mesh:
 
     Attributes:
         pipeline: stages of consecutive blocks, each on GPUs of its own.
-        context: parts of each sequence, whose keys and values go around a ring.
+        context: parts of each sequence. Keys and values go around a ring, or attention swaps heads for tokens.
         tensor: parts of each matrix, by columns or rows.
         expert: parts of the experts of each mixture; it divides the GPUs of data and context. With `tensor` each expert's matrices are
             cut too.
@@ -60,7 +60,8 @@ class Mesh:
         loss_parallel: with `tensor` only: whether logits stay divided by the vocabulary.
         schedule: with `pipeline` only: the order of the micro-batches' forwards and backwards.
         stages: with `pipeline` only: how many each GPU has.
-        rotation: with `context` only: how keys and values reach every GPU: all at once, or around the ring.
+        rotation: with `context` only: how attention sees other GPUs' tokens. Keys and values come all at once (`all-gather`) or around the
+            ring (`all-to-all`), as PyTorch's; or each GPU has all tokens of some heads (`ulysses`), as DeepSpeed's.
         routing: with `expert` only: rows that come to a GPU's experts, over those that it sends: 1 where routers are balanced,
             a capacity factor, or at most `worst_routing`, where every token of every GPU visits all it can of this one's experts.
 

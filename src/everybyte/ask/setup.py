@@ -16,6 +16,7 @@ from .choices import (
     LIBRARIES,
     LIMITS,
     LOOPS,
+    LOW,
     MOST_RANK,
     OPTIMIZERS,
     OWNED,
@@ -147,12 +148,14 @@ class Setup:
         accumulation: forwards and backwards, on a batch each, whose gradients add up before the optimizer's step.
         precision: a key of `PRECISIONS`, `LIBRARIES` or `OWN`. `*-mixed` is autocast over fp32 weights; `bf16-master`
             keeps bf16 weights, and an fp32 copy in the optimizer. Two libraries do that otherwise, on one GPU:
-            `bf16-megatron` adds gradients up in one fp32 buffer and frees the 16-bit ones as they come;
+            `bf16-megatron` adds gradients up in one fp32 buffer and frees the 16-bit ones as they come, on several with `zero1`, its
+            distributed optimizer;
             `bf16-deepspeed` has both until the step ends. `own` leaves a module of your own, or a Hugging Face model,
             in the data types that it is made in. By default `fp32`; of a Hugging Face config what its `dtype` says, as
             `from_pretrained` with `dtype="auto"` does: `bf16`, or `own` of another type than fp32.
         optimizer: a key of `OPTIMIZERS`. Under `zero1` it has one vector, its share of all numbers: `adafactor` factors
-            nothing there, and 8-bit states are in blocks of it.
+            nothing there, and 8-bit states are in blocks of it. Under FSDP `muon` gathers each matrix's update in bf16, one after another,
+            and every GPU computes it whole (arXiv:2502.16982); what PyTorch's own makes of `DTensor`s depends on sizes and on the machine.
         optimizer_impl: all tensors at once, operation by operation (`foreach`, PyTorch's default on CUDA), one after
             another (`loop`), or in one kernel (`fused`); by default the optimizer's first. `muon`'s own step is a loop;
             its AdamW, for what is no matrix of a block, has this implementation.
@@ -183,10 +186,14 @@ class Setup:
             `model`.
         resharding: for `zero3`: which units are freed after forward. `usual`: all but the root, and but norm and head of `block+ends`, as
             PyTorch has it and torchtitan. The `root` too, as torchtune and accelerate have it (`reshard_after_forward=True`); norm and
-            head too (`ends`: torchtitan's `always`); or the last block neither (`not-last`: torchtitan's until 2025).
+            head too (`ends`: torchtitan's `always`); or the last block neither (`not-last`: torchtitan's until 2025). `group`: every unit
+            leaves its share among a few of the GPUs (`reshard_after_forward=8`), from which backward gathers it.
+        resharding_gpus: for `group`: how many GPUs hold a unit between forward and backward; a divisor of those that divide the weights.
         replicas: for FSDP: how many groups of GPUs each divide the whole among them (HSDP); a divisor of `gpus`.
             offload: for FSDP: `cpu` keeps each GPU's share of weights, gradients and states in the memory of the CPU, which
-            runs the optimizer; weights are copied to the GPU to be gathered, gradients back as they come.
+            runs the optimizer; weights are copied to the GPU to be gathered, gradients back as they come. With any sharding `activations`
+            copies to the CPU what forward saves for backward, weights among it, and back as backward asks for each
+            (`torch.autograd.graph.save_on_cpu(pin_memory=True)`); of what is recomputed its inputs.
         no_sync: for FSDP with several batches (`accumulation`): whole gradients add up on each GPU, and only the last
             batch's backward divides them; otherwise each one does. In a pipeline the last one alone does in any
         case.
@@ -227,6 +234,7 @@ class Setup:
     gpus: int = 1
     sharding_units: choices.ShardingUnits = "block"
     resharding: choices.Resharding = "usual"
+    resharding_gpus: int = 8
     replicas: int = 1
     offload: choices.Offload = "none"
     no_sync: bool = False
@@ -252,10 +260,16 @@ class Setup:
             object.__setattr__(self, "adapters", Lora(**self.adapters))
         if isinstance(self.mesh, Mapping):
             object.__setattr__(self, "mesh", Mesh.of(self.mesh))
+        if isinstance(self.precision, str) and self.precision.lower() in LOW:
+            raise ValueError(
+                f"Setup.precision: {self.precision!r} is not derived: chapter 27 sums what a linear layer saves, and `everybyte rehearse` "
+                f"runs a script's own; allowed: {', '.join(CHOICES['precision'])}"
+            )
         checks.one_of("Setup", "precision", self.precision, CHOICES["precision"])
         if isinstance(self.optimizer, str) and self.optimizer in SUMMED:
             raise ValueError(
-                f"Setup.optimizer: {self.optimizer!r} is not derived: chapter 24 sums its states; allowed: {', '.join(OPTIMIZERS)}"
+                f"Setup.optimizer: {self.optimizer!r} is not derived: chapter 24 sums its states; allowed: {', '.join(OPTIMIZERS)}; "
+                "everybyte rehearse runs a script with it"
             )
         checks.one_of("Setup", "optimizer", self.optimizer, CHOICES["optimizer"])
         if self.optimizer_impl is None:

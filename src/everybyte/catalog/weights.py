@@ -4,7 +4,7 @@ Dimensions may be whole numbers, of a `Model`, or symbols: then shapes and count
 """
 
 from dataclasses import dataclass
-from math import prod
+from math import lcm, prod
 
 #: Groups of weights that occur once in a model.
 ENDS = ("embeddings", "last")
@@ -123,6 +123,15 @@ def trained(m, lora) -> list[Weight]:
 def numbers_of(m, lora, without: tuple[str, ...] = ()) -> int:
     """How many numbers a step trains; groups in `without` are left out."""
     return summed(m, lambda w: w.numbers, [w for w in trained(m, lora) if w.group not in without])
+
+
+def buffered(m, gpus: int) -> int:
+    """Numbers in Megatron's buffers, of weights and of gradients: each weight begins at a multiple of 64, and the end is one of 128.
+
+    Source: Megatron-LM, megatron/core/optimizer/param_layout.py, `pad_param_start`, `pad_bucket_end`.
+    """
+    multiple = lcm(gpus, 128)
+    return -(-summed(m, lambda w: -(-w.numbers // 64) * 64) // multiple) * multiple
 
 
 def summed(m, each, found=None) -> int:

@@ -13,6 +13,7 @@ from matplotlib.patheffects import withStroke
 from matplotlib.ticker import NullFormatter, NullLocator
 
 from .. import units
+from . import clock
 from .palette import ABOVE, CARD, GRID, INK, MUTED, PARTS, ink_on, part
 
 #: Inches wide; 72 CSS pixels each.
@@ -336,35 +337,42 @@ def timeline(
         capacity: bytes; a line across. at: the number of an operation to mark. places: what the places of the step are.
     """
     fig, ax = canvas(title, height=4.6)
-    names = _course(ax, trace, unit, max(trace.peak, capacity or 0))
+    names, middles = _course(ax, trace, unit, max(trace.peak, capacity or 0))
     if capacity is not None:
         ax.axhline(_scaled(capacity, unit), color=INK, linestyle="--", linewidth=1.5)
     if at is not None:
-        ax.plot([at + 0.5], [0], "^", color=INK, markersize=9, clip_on=False, zorder=5)
-    ax.set_xlabel(f"{places} of the step, in order")
+        ax.plot([middles[at]], [0], "^", color=INK, markersize=9, clip_on=False, zorder=5)
+    ax.set_xlabel(_axis(trace, places))
     _legend(fig, names)
     marks = ", ".join(f"{name.replace('_', ' ')} {units.text(trace.live[i])}" for name, i in trace.marks.items())
     fig.alt = f"Live bytes over the {len(trace.live):,} {places} of one step, {title}: {_peak_of(trace)}. At the marks: {marks}."
     return fig
 
 
+def _axis(trace, places="operations"):
+    return f"the {len(trace.live):,} {places} of the step, in order; short phases, and those about the peak, are drawn wider"
+
+
 def _course(ax, trace, unit, high):
-    """Draw a timeline on axes that reach above `high` bytes; return its parts."""
+    """Draw a timeline on axes that reach above `high` bytes; return its parts and the middle of each place."""
     lines = {name: line for name, line in trace.timeline().items() if any(line)}
-    areas(ax, range(len(trace.live)), lines, unit, linewidth=0.3)
+    phases = clock.phases(trace)
+    ends = clock.edges(phases, trace.peak_operation)
+    middles = [(a + b) / 2 for a, b in pairwise(ends)]
+    areas(ax, ends, {name: [*line, line[-1]] for name, line in lines.items()}, unit, linewidth=0.3)
     high = _scaled(high, unit) * 1.22
-    for i, (name, at) in enumerate(sorted(trace.marks.items(), key=lambda kv: kv[1])):
-        ax.axvline(at, color=INK, linestyle=":", linewidth=1.2)
-        right = at > 0.9 * len(trace.live)
-        place = {"ha": "right" if right else "left", "va": "top", "fontsize": 9.5, "color": INK, "gid": ABOVE}
-        ax.annotate(f" {name.replace('_', ' ')} ", (at, high * (0.995 if i % 2 else 0.93)), **place)
-    peak = (trace.peak_operation, _scaled(trace.peak, unit))
+    for name, first, end in phases:
+        if first:
+            ax.axvline(ends[first], color=INK, linestyle=":", linewidth=1.2)
+        if (ends[end] - ends[first]) * WIDTH > 0.1 * len(name):
+            words(ax, (ends[first] + ends[end]) / 2, high * 0.965, name, color=INK, gid=ABOVE)
+    peak = (middles[trace.peak_operation], _scaled(trace.peak, unit))
     ax.plot(*peak, "v", color=INK, markersize=9)
-    side = "right" if peak[0] > len(trace.live) / 2 else "left"
+    right = peak[0] > 0.5
     said = f"peak {amount(trace.peak, unit)}, {trace.peak_at}"
-    beside(ax, peak, said, (0, 8), ha=side, fontweight="bold", bbox=card())
-    ax.set(xlim=(0, len(trace.live) - 1), ylim=(0, high), ylabel=unit)
-    return list(lines)
+    beside(ax, peak, said, (-8 if right else 8, 6), ha="right" if right else "left", fontweight="bold", bbox=card())
+    ax.set(xlim=(0, 1), ylim=(0, high), ylabel=unit, xticks=[])
+    return list(lines), middles
 
 
 def timelines(traces: Mapping, title: str = "", unit: str = "GiB") -> Figure:
@@ -381,9 +389,9 @@ def timelines(traces: Mapping, title: str = "", unit: str = "GiB") -> Figure:
     fig, axes = canvases(title, 1.2 + 3 * len(traces), len(traces))
     names = []
     for ax, (label, trace) in zip(axes, traces.items(), strict=True):
-        names += _course(ax, trace, unit, max(t.peak for t in traces.values()))
+        names += _course(ax, trace, unit, max(t.peak for t in traces.values()))[0]
         ax.set_title(label, loc="left", fontsize=10.5, color=INK)
-    axes[-1].set_xlabel("operations of the step, in order")
+    axes[-1].set_xlabel("operations of the step, in order; short phases, and those about the peak, are drawn wider")
     _legend(fig, list(dict.fromkeys(names)))
     said = "; ".join(f"{label}, {len(t.live):,} operations: {_peak_of(t)}" for label, t in traces.items())
     fig.alt = f"Live bytes over the operations of one step, {title}: {said}."

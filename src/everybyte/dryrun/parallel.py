@@ -64,7 +64,8 @@ def as_rank(setup: Setup, tracker: Tracker, rank: int = 0):
 def _places(setup, rank):
     """{number of GPUs among which something is divided: this rank's place among them}."""
     place = setup.sharer(rank) % setup.shards
-    return {setup.expert_shards: place // setup.mesh.expert, setup.shards: place}
+    few = setup.resharding_gpus
+    return {few: place % few, setup.expert_shards: place // setup.mesh.expert, setup.shards: place}
 
 
 def _fsdp_on_meta(tracker, places):
@@ -93,6 +94,7 @@ def _fsdp_on_meta(tracker, places):
         ("unshard", "communication"),
         ("wait_for_unshard", "unsharded"),
         ("post_backward", "communication"),
+        ("_to_sharded_post_forward", "unsharded"),
     ):
         yield change(group, name, _within(tracker, part, getattr(group, name)))
     yield change(torch.UntypedStorage, "resize_", _told(tracker, torch.UntypedStorage.resize_))
@@ -124,12 +126,16 @@ def _within(tracker, part, method):
 
 
 def _copied_up(tracker, inputs):
-    """Copy a share on the host to the GPU before it is gathered. On meta PyTorch would not copy it."""
+    """Copy a share on the host to the GPU before it is gathered. On meta PyTorch would not copy it.
+
+    What stays on the GPU between forward and backward is gathered from there.
+    """
+    from torch.distributed.fsdp._fully_shard._fsdp_param import ShardedState
 
     def run(param):
         with ExitStack() as stack:
             stack.enter_context(tracker.making("communication"))
-            if param.offload_to_cpu:
+            if param.offload_to_cpu and param.sharded_state == ShardedState.SHARDED:
                 copy = param._sharded_param_data.clone()
                 stack.enter_context(mock.patch.object(param, "_sharded_param_data", copy))
                 del copy

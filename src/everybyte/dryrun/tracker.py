@@ -16,6 +16,7 @@ from torch.utils._pytree import tree_leaves
 from . import interrupts
 from .answers import answer
 from .cuda import ANSWERS, FLOPS, IN_THE_OPEN, ON_HOST, SCRATCH, refused
+from .values import Values
 
 aten = torch.ops.aten
 #: The in-place operations on lists of tensors that PyTorch's optimizers are made of.
@@ -79,6 +80,7 @@ class Tracker(TorchDispatchMode):
         heads: paths of modules whose output a loss function is given, or that are a loss.
         host: whether new tensors are in the memory of the CPU. stream: on which they are made, 0 for the step's own.
         steady: set by the caller: whether the counted step left the memory that it found.
+        values: of the batch, where it was given with whole numbers.
     """
 
     opened: tuple[type, ...] = ()
@@ -96,6 +98,7 @@ class Tracker(TorchDispatchMode):
         self.allocations: list[Allocation] = []
         self.changes: list[Change] = []
         self.phase, self.flops, self.steady = "rest", 0, True
+        self.values = Values()
         self._live: dict[int, Allocation] = {}  # by the storage's address
         self._refs: dict[int, weakref.ref] = {}
         self._modules = [""]
@@ -178,6 +181,7 @@ class Tracker(TorchDispatchMode):
     def _freed(self, address):
         allocation = self._live.pop(address)
         self._weights.discard(address)  # where another tensor will be
+        self.values.forget(address)
         if allocation.death is None:  # else its bytes were freed before
             self._died(allocation)
         del self._refs[address]
@@ -245,6 +249,19 @@ class Tracker(TorchDispatchMode):
             return None  # nothing is allocated, and a check of hundreds of shapes would cost more than the rest
         if func.name() in _COPIES:
             return None
+        if self.values and self.values.masks(func, args):
+            return self._indexed(func, types, args, kwargs)
+        if (
+            self.values
+            and func is aten.masked_select.default
+            and (count := self.values.count(args[1], args[0].shape)) is not None
+        ):
+            found = torch.empty(count, max(args[0].dim(), args[1].dim()), dtype=torch.int64, device="meta")
+            self._note(
+                aten.nonzero.default, (args[1],), found
+            )  # CUDA selects by indices too (`native/cuda/IndexKernel.cpp`)
+            self._note(func, args, out := args[0].new_empty(count))
+            return out
         if func is aten._local_scalar_dense.default and args[0].is_meta and self._updates():
             return 0.0  # the scaler's count of infinite gradients, which is none; norms, of an optimizer
         if self.phase == "forward":
@@ -258,9 +275,25 @@ class Tracker(TorchDispatchMode):
         self._note(func, args, out)
         return out
 
+    def _indexed(self, func, types, args, kwargs):
+        """An operation with masks for indices: CUDA makes the indices of what they find first, and holds them as long as it runs."""
+        indices = []
+        for one in args[1]:
+            if one is None or one.dtype is not torch.bool:
+                indices.append(one)
+                continue
+            found = self.__torch_dispatch__(aten.nonzero.default, types, (one,))
+            indices += found.unbind(1)
+        return self.__torch_dispatch__(func, types, (args[0], indices, *args[2:]), kwargs)
+
+    def _answered(self, func, args, kwargs):
+        return ANSWERS[func](*args, **kwargs) if func in ANSWERS else self.answer(func, args, kwargs)
+
     def _result(self, func, args, kwargs):
         try:
-            return ANSWERS[func](*args, **kwargs) if func in ANSWERS else self.answer(func, args, kwargs)
+            if self.values.follows(func, args):
+                return self.values.run(func, args, kwargs, self._answered)
+            return self._answered(func, args, kwargs)
         except (NotImplementedError, RuntimeError) as error:
             if isinstance(error, NotImplementedError) or _VALUES & set(func.tags):
                 raise self._refused(

@@ -28,9 +28,22 @@ function input({ name, label, options, ...ends }, model) {
   return row;
 }
 
+function presets(spec, model) {
+  const row = Object.assign(document.createElement("div"), { className: "widget-toggle-buttons" });
+  const home = row.appendChild(document.createElement("div"));
+  spec.presets.forEach((preset, i) => {
+    const button = Object.assign(document.createElement("button"), { type: "button", textContent: preset.label, className: "widget-toggle-button" });
+    button.addEventListener("click", () => model.set("preset", null) ?? model.set("preset", i));
+    home.append(button);
+  });
+  return row;
+}
+
 function alone(root, { values, inputs }) {
   const model = new Alone(values);
   const home = root.appendChild(made("div", "explorer"));
-  home.append(...inputs.map((each) => input(each, model)));
+  const box = Object.assign(document.createElement("div"), { className: "widget-box" });
+  box.append(...inputs.map((each) => input(each, model)));
+  home.append(...(values.spec.presets.length > 1 ? [presets(values.spec, model)] : []), box);
   new View({ model, el: home.appendChild(document.createElement("div")) }).open();
 }

@@ -15,19 +15,28 @@ body {{ font: 15px/1.45 system-ui, sans-serif; max-width: 1080px; margin: 1.5em 
 table {{ border-collapse: collapse; font-variant-numeric: tabular-nums; }} td, th {{ padding: 1px 10px 1px 0; }}
 caption {{ text-align: left; padding: 6px 0; }} figure {{ margin: 1em 0; background: #fbfaf6; }} figure svg {{ max-width: 100%; height: auto; }}
 label {{ display: block; margin: 8px 0; }} input[type="range"] {{ width: min(32em, 70%); vertical-align: middle; }}
-{style}
 </style></head><body><h1>{title}</h1>
 {above}
-<div id="explorer"></div>
+{explorer}
+</body></html>
+"""
+_EXPLORER = """<style>
+{style}
+</style>
+<div id="everybyte-alone"></div>
 <script type="module">
 {program}
-alone(document.getElementById("explorer"), {given});
-</script></body></html>
-"""
+alone(document.getElementById("everybyte-alone"), {given});
+</script>"""
 
 
 def page(explorer: Explorer, title: str, above: Iterable[str] = ()) -> str:
     """The page, as HTML. above: pieces of HTML that stand before the explorer."""
+    return _PAGE.format(title=escape(title), above="\n".join(above), explorer=embedded(explorer))
+
+
+def embedded(explorer: Explorer) -> str:
+    """The explorer as a piece of HTML, for a page that has one such."""
     picture = explorer.picture
     values = {f"c_{name}": value for name, value in explorer.state.items()} | {
         "spec": picture.spec,
@@ -39,9 +48,7 @@ def page(explorer: Explorer, title: str, above: Iterable[str] = ()) -> str:
         raise ValueError(f"picture.js: {source.count(mark)} times {mark!r}; allowed: once")
     program = f"{source.replace(mark, 'const everybyte =')}\n{read('alone.js')}"
     data = json.dumps(given).replace("<", "\\u003c")  # no text of a script's ends the page's own
-    return _PAGE.format(
-        title=escape(title), style=read("picture.css"), above="\n".join(above), program=program, given=data
-    )
+    return _EXPLORER.format(style=read("picture.css"), program=program, given=data)
 
 
 def _input(control):

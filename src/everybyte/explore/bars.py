@@ -2,16 +2,40 @@
 
 import json
 import math
+from functools import cache, reduce
+from operator import getitem
 
 from sympy import floor
 
 from ..ask.choices import OPTIMIZERS, OptimizerName, Sharding
 from ..ask.mesh import Mesh
+from ..ask.routing import Router
 from ..ask.setup import Setup
 from ..catalog import Gpu, Model, models
 from ..common import checks
-from ..formulas import SYMBOLS, bindings, context, formula, tensor_parallel
-from ..formulas.symbols import A, D, H, L, P, n_s, s_b
+from ..formulas import SYMBOLS, bindings, context, expert_parallel, formula, tensor_parallel
+from ..formulas.symbols import (
+    L_1,
+    L_2,
+    A,
+    B,
+    D,
+    H,
+    L,
+    N_i,
+    P,
+    S,
+    X_i,
+    c,
+    n_s,
+    p_i,
+    r_A,
+    s_b,
+    segmented,
+    tower_trained,
+    w,
+    w_s,
+)
 from .beside import said, table
 from .controls import (
     OF_ACTIVATIONS,
@@ -183,7 +207,9 @@ def _offered(name, field, value, values):
 
 @opens()
 def ring(size: str = "Llama-3.1-8B", setup: Setup | None = None) -> Explorer:
-    """Chapter 35: bytes per GPU of one layer's attention in 16 bits, where 4 to 128 GPUs share each sequence.
+    """Chapter 37: bytes per GPU of one layer's attention in 16 bits, where 4 to 128 GPUs share each sequence.
+
+    Where heads are swapped for tokens, groups have as many GPUs as divide the heads; more GPUs make more groups.
 
     size: the model whose heads it has, one of those in explorers.toml.
     """
@@ -199,9 +225,122 @@ def ring(size: str = "Llama-3.1-8B", setup: Setup | None = None) -> Explorer:
         Choice("tokens", "sequence (tokens)", tokens, f"{setup.sequence:,}"),
         steps("context", "GPUs", counts, setup.mesh.context, said=gpus_label),
     ]
-    amounts = zip(said("ring")["parts"], (context.KEPT, context.BACKWARD), strict=True)
-    parts = [(part, label, floor(amount.expr)) for (part, label), amount in amounts]
+    pairs = (context.KEPT, context.SWAPPED_KEPT), (context.BACKWARD, context.SWAPPED_BACKWARD)
+    parts = [(part, label, _either(*pair)) for (part, label), pair in zip(said("ring")["parts"], pairs, strict=True)]
     return told("ring", controls, Stack(parts, bars="context"))
+
+
+def _either(ring, swapped):
+    """The amount of the way that is chosen."""
+    names = sorted({entry.name for amount in (ring, swapped) for entry in amount.symbols} | {"swaps"})
+
+    def asked(*given):
+        values = dict(zip(names, given, strict=True))
+        if not values["swaps"]:
+            return int(ring(**values))
+        while values["heads"] % values["context"]:  # powers of two
+            values["context"] //= 2
+        return int(swapped(**values))
+
+    script = (
+        f"(v) => {{ if (!v.swaps) return Math.floor(({ring.javascript})(v)); let c = v.context; "
+        f"while (v.heads % c) c = Math.floor(c / 2); return Math.floor(({swapped.javascript})({{ ...v, context: c }})); }}"
+    )
+    return Printed(ring.name, names, asked, script)
+
+
+def _whole(amount):
+    """A formula's bytes as a whole number, where a ratio of rows makes them a float."""
+    names = [entry.name for entry in amount.symbols]
+    return Printed(amount.name, names, lambda *at: int(amount(**dict(zip(names, at, strict=True)))), amount.javascript)
+
+
+@cache
+def _ratios():
+    """[[[[of eight GPUs, from the fullest to the emptiest, what comes over what is sent]]]]: by model, number of GPUs, router, places."""
+    words = said("experts")
+
+    def of_one(size, gpus, exponent, dealt):
+        router = Router.zipf(size["experts"], size["experts_per_token"], exponent)
+        found = sorted((router.spread(gpus) if dealt else router).routing(gpus), reverse=True)
+        return [round(found[i * (gpus - 1) // 7], 6) for i in range(8)]
+
+    return [
+        [
+            [[of_one(size, gpus, exponent, dealt) for dealt in (False, True)] for exponent in words["routers"].values()]
+            for gpus in words["gpus"]
+        ]
+        for size in words["sizes"].values()
+    ]
+
+
+@opens()
+def experts(size: str = "DeepSeek-V3") -> Explorer:
+    """Chapter 35: bytes of one mixture layer in bf16 on each of 8 to 64 GPUs that divide its experts, from the fullest to the emptiest.
+
+    size: the model whose experts it has, one of those in explorers.toml.
+    """
+    words, places = said("experts"), said("experts")["places"]
+    checks.one_of("experts", "size", size, words["sizes"])
+    sizes = {label: {**values, "of_size": i} for i, (label, values) in enumerate(words["sizes"].items())}
+    gpus = {gpus_label(n): {"expert": n, "of_gpus": i} for i, n in enumerate(words["gpus"])}
+    tokens = {f"{n:,} tokens each": {"sequence": n} for n in words["tokens"]}
+    controls = [
+        Choice("size", "model", sizes, size),
+        Choice("expert", "GPUs", gpus, gpus_label(words["gpus"][-1]), kind="slider"),
+        Choice("tokens", "tokens", tokens, list(tokens)[1]),
+        Choice("router", "router", {label: {"of_router": i} for i, label in enumerate(words["routers"])}),
+        Choice("dealt", "experts", {label: {"of_order": i} for i, label in enumerate(words["orders"])}),
+        Choice("place", "GPU", {label: {"of_place": i} for i, label in enumerate(places)}, kind="slider"),
+    ]
+    names = ("of_size", "of_gpus", "of_router", "of_order", "of_place")
+    found = _ratios()
+    script = f"(v) => {json.dumps(found)}" + "".join(f"[v.{name}]" for name in names)
+    routing = Printed("routing of a GPU", names, lambda *at: reduce(getitem, at, found), script)
+    amounts = zip(words["parts"], (expert_parallel.WEIGHTS, expert_parallel.KEPT, expert_parallel.BUFFERS), strict=True)
+    parts = [(part, label, _whole(amount)) for (part, label), amount in amounts]
+    return told("experts", controls, Stack(parts, bars="place"), derived=[("routing", routing)])
+
+
+@opens()
+def patches(size: str = "Qwen3-VL 8B") -> Explorer:
+    """Chapter 52: what a tower saves of square pictures, trained, recomputed or frozen, and the pixels of the batch.
+
+    size: one of Qwen3-VL's, in explorers.toml.
+    """
+    sizes, ways = said("patches")["sizes"], said("patches")["ways"]
+    checks.one_of("patches", "size", size, sizes)
+    controls = [
+        Choice("size", "tower of", sizes, size),
+        Choice("way", "the tower is", ways),
+        Slider("picture_width", "side of a picture (pixels)", 32, 4096, 768, 32),
+        Slider("pictures", "pictures in the batch", 1, 64, 1),
+    ]
+    saved, block, least = (formula(f"tower.{name}").expr for name in ("saved", "block", "checkpointed"))
+    again = segmented * SYMBOLS["tower_layers"].symbol * (block - least)
+    parts = [(part, label, q or tower_trained * (saved - again)) for part, label, q in said("patches")["parts"]]
+    derived = [("patches", N_i * floor(X_i / p_i) ** 2)]
+    return told("patches", controls, Stack(parts, bars="way"), derived=derived)
+
+
+@opens()
+def diffusion() -> Explorer:
+    """Chapter 53: who holds what of the GPU while adapters of Flux are trained, by what is cached and what is recomputed."""
+    words = said("diffusion")
+    controls = [
+        Choice("way", "the step", words["ways"]),
+        Slider("picture_width", "side of a picture (pixels)", 256, 2048, 512, 16),
+        Slider("batch", "pictures in the batch", 1, 16, 1),
+        steps("adapter_rank", "rank", powers(1, 8), 2, said="rank {}".format),
+    ]
+    held, saved = words["parameters"], formula("diffusion.blocks").expr
+    inputs = (L_1 + L_2) * 2 * B * S * H
+    amounts = [
+        w_s * held["transformer"], w * held["encoders"], c * held["vae"], 16 * r_A * H * (6 * L_1 + 36 * L_2),
+        segmented * inputs + (1 - segmented) * saved,
+    ]  # fmt: skip
+    parts = [(part, label, amount) for (part, label), amount in zip(words["parts"], amounts, strict=True)]
+    return told("diffusion", controls, Stack(parts, bars="way"), derived=[("sequence", 512 + floor(X_i / 16) ** 2)])
 
 
 #: The file of reserved bytes, beside this one; `tools/explorers.py` writes it.

@@ -8,7 +8,8 @@ from ..catalog import Gpu, Model, models
 from ..common import checks
 from ..formulas import SYMBOLS, Formula, bindings, formula
 from ..formulas.formats import FLOATS
-from ..formulas.symbols import A, D, L, mu, sigma
+from ..formulas.quantized import saved
+from ..formulas.symbols import A, B, D, F, H, L, S, mu, sigma
 from .beside import said
 from .controls import OF_STATES, Choice, Slider, a_gpt, asked, decided, gpus_label, opens, powers, shared, steps
 from .explorer import Explorer, told
@@ -149,6 +150,28 @@ def offloading(model: Model | None = None, setup: Setup | None = None, gpu: Gpu 
     picture = Lines("batch", "sequences in the batch", powers(0, 8), curves, unit="s", log=True)
     derived = zip(said("offloading")["also"], ("fsdp.to_gpu", "fsdp.to_host"), strict=True)
     return told("offloading", controls, picture, derived=derived)
+
+
+#: The matrices of `low_precision`'s explorer: (model, inputs, outputs), fields of the model.
+_MATRICES = {
+    "up of {}": ("llama-3.1-8b", "width", "ffn_width"),
+    "down of {}": ("llama-3.1-8b", "ffn_width", "width"),
+    "an expert's up of {}": ("deepseek-v3", "width", "expert_width"),
+}
+
+
+def low_precision() -> Explorer:
+    """Chapter 27: what one linear layer saves for backward, over the tokens: bf16, and Transformer Engine's 8 and 4 bits on one GPU."""
+    matrices = {}
+    for label, (name, *fields) in _MATRICES.items():
+        inputs, outputs = (getattr(models("reference")[name], field) for field in fields)
+        matrices[f"{label.format(name)}: {inputs:,} to {outputs:,}"] = {"width": inputs, "ffn_width": outputs}
+    controls = [Choice("matrix", "matrix", matrices), *asked(None, "batch", "sequence")]
+    curves = _curves(
+        "low_precision", *(sum(saved(name, B * S, H, F).values()) for name in said("low_precision")["recipes"])
+    )
+    picture = Lines("sequence", "tokens in each sequence", powers(7, 17), curves, log=True)
+    return told("low_precision", controls, picture)
 
 
 def formats() -> Explorer:

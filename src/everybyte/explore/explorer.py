@@ -19,7 +19,7 @@ from .beside import read, said
 from .pictures import looks, quantity
 
 #: The files that are the picture's program, one after another.
-PROGRAM = ("picture.js", "bars.js", "curves.js", "times.js", "page.js")
+PROGRAM = ("picture.js", "bars.js", "curves.js", "times.js", "touch.js", "page.js")
 _PLACE = "{/* formulas */}"
 #: Stands before the label of the chosen bar or row.
 POINTER = "\N{BLACK RIGHT-POINTING TRIANGLE} "

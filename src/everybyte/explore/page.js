@@ -122,7 +122,7 @@ class Paint {
 }
 
 // Names, states and keys for the controls around the picture, which ipywidgets leaves without: whether all were there.
-function dress(home, spec, model, state, enter) {
+function dress(home, spec, model, state, enter, turn) {
   const keep = (element, attributes) => {
     for (const [name, value] of Object.entries(attributes)) if (element.getAttribute(name) !== value) element.setAttribute(name, value);
   };
@@ -138,6 +138,7 @@ function dress(home, spec, model, state, enter) {
     if (label?.title === "null") label.removeAttribute("title");
     if (!control || !handle) return;
     keep(handle, { "aria-label": control.label, "aria-valuetext": labelOf(control, state[control.name]), [KEYS]: "true" });
+    if (turn && control.name === "place" && !handle.everybyte) handle.addEventListener("keydown", turn, (handle.everybyte = true));
     if (!readout) return;
     // Room for the longest that it says: no other words under it, and the slider stays as long as it is.
     if (control.options) readout.style.width = `clamp(5.5em, ${Math.max(...control.options.map((option) => option.label.length)) + 1}ch, 10em)`;
@@ -178,7 +179,13 @@ class View {
     this.kind = KINDS[this.spec.kind];
     [this.root, this.title, this.place, this.said] = [made("div", "picture"), made("div", "title"), document.createElement("div"), made("p", "sentence")];
     this.said.setAttribute("aria-live", "polite");
-    this.root.append(this.title, this.said, this.place); // the sentence where it is seen, however tall the picture
+    this.large = made("div", "large");
+    this.root.append(this.title, ...(this.kind.large ? [this.large] : []), this.said, this.place); // the sentence where it is seen, however tall the picture
+    this.hand = new Hand(this);
+    if (this.kind.hit) {
+      const play = Object.assign(made("button", "play", "\u25b6 play the step"), { type: "button", onclick: () => this.hand.play(play) });
+      this.root.append(play);
+    }
     el.append(this.root);
     this.traits = Object.fromEntries(this.spec.controls.map((c) => [c.name, `c_${c.name}`]));
   }
@@ -237,6 +244,7 @@ class View {
     svg.setAttribute("viewBox", `0 0 ${this.width} ${this.tallest}`);
     svg.setAttribute("aria-label", `${this.spec.title}. ${this.kind.describe(this.spec, now)}`);
     this.place.replaceChildren(svg);
+    this.hand.take(now);
     this.title.textContent = this.title.title = [this.spec.title, now.subject].filter((words) => words).join(": ");
   }
 
@@ -248,7 +256,7 @@ class View {
   // Dresses the controls, again a little later where some are not there yet.
   attend(state, again = 20) {
     const home = this.el.closest?.(".everybyte-explorer");
-    const dressed = home && dress(home, this.spec, this.model, state, this.enter);
+    const dressed = home && dress(home, this.spec, this.model, state, this.enter, this.kind.turned && this.hand.key);
     if (!dressed && again && this.el.isConnected) setTimeout(() => this.attend(this.read(), again - 1), 250);
   }
 
@@ -307,6 +315,7 @@ class View {
     if (preset) this.axes = {};
     this.show(now);
     this.said.textContent = result ? kind.change(spec, result, now, whatChanged(spec, before, state, preset)) : kind.describe(spec, now);
+    if (kind.large) this.large.replaceChildren(...kind.large(now, result).map((words, i) => made("span", `large-${i}`, words)));
     [this.before, this.result, this.preset] = [state, now, ""];
   }
 }

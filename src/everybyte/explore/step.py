@@ -26,8 +26,8 @@ from .pictures import Kind, labelled, listed_amounts, quantity, shared_out
 
 #: The instants that can be chosen, in the order of the control's options.
 LOOKS = ("the slider's place", "the peak", *(mark.replace("_", " ") for mark in MARKS))
-#: Steps of the slider from the beginning to the end.
-PLACES = 1000
+#: Steps of the slider from the beginning to the end: more than a step has operations.
+PLACES = 10_000
 
 
 @dataclass(frozen=True)
@@ -145,7 +145,7 @@ class Forgetting(Timeline):
 
 def looking() -> list:
     """The controls that choose a timeline's instant."""
-    return [listed("look", "look at", LOOKS, "the peak"), Slider("place", "place (‰)", 0, PLACES, 0, sets={"look": 0})]
+    return [listed("look", "look at", LOOKS, "the peak"), Slider("place", "place", 0, PLACES, 0, sets={"look": 0})]
 
 
 def _controls(model, setup, without_biases=True):

@@ -1,5 +1,35 @@
 // ---- what goes on in time: a step's operations, a pipeline's schedule -------------------------------------------
 
+// The time axis of a step, as draw/clock.py has it.
+const clock = {
+  words: { loss: "loss", optimizer: "step", forward: "forward", backward: "backward" },
+  phase(moment) {
+    const word = moment.startsWith("after_") ? undefined : Object.keys(clock.words).find((said) => moment.includes(said));
+    return word ? clock.words[word] : "";
+  },
+  // [name, first place, end] of each phase.
+  phases(ops) {
+    const said = ops.map(([, moment]) => clock.phase(moment));
+    let before = said.find((name) => name) ?? "step";
+    const runs = [];
+    said.forEach((name, i) => {
+      if (name && !(before === "backward" && name === "loss")) before = name;
+      if (runs.at(-1)?.[0] === before) runs.at(-1)[2] = i + 1;
+      else runs.push([before, i, i + 1]);
+    });
+    return runs;
+  },
+  // Where each place begins on an axis from 0 to 1, and where the last one ends.
+  edges(phases, top) {
+    const [length, least] = [phases.at(-1)[2], Math.min(0.1, 0.4 / phases.length)];
+    const widths = phases.flatMap(([, first, end]) => Array(end - first).fill(Math.max(1 / length, least / (end - first))));
+    for (let at = Math.max(0, top - 6); at < Math.min(length, top + 7); at++) widths[at] = Math.max(widths[at], at === top ? 0.02 : 0.008);
+    const ends = [0];
+    for (const width of widths) ends.push(ends.at(-1) + width);
+    return ends.map((end) => end / ends.at(-1));
+  },
+};
+
 const timeline = {
   compute(spec, state, more = {}) {
     const v = valuesOf(spec, state, more);
@@ -8,7 +38,8 @@ const timeline = {
     const top = total.indexOf(total.reduce((a, b) => Math.max(a, b)));
     const last = total.length - 1;
     const at = [Math.floor((2 * state.place * last + spec.places) / (2 * spec.places)), top, ...spec.courses.marks.map((m) => marks[m])][state.look];
-    return { ops, course, total, marks, top, last, at, v, subject: subjectOf(spec, state) };
+    const phases = clock.phases(ops);
+    return { ops, course, total, marks, top, last, at, v, phases, edges: clock.edges(phases, top), subject: subjectOf(spec, state) };
   },
   // What lives at the instant, of every part that lives at any: what is drawn has its name in the legend.
   parts: (spec, r) => spec.parts.map(([p, label]) => [label, r.course[r.at][p] ?? 0, p]).filter(([, , p]) => r.course.some((parts) => parts[p])),
@@ -17,6 +48,39 @@ const timeline = {
     const where = !owner ? "" : spec.courses.named ? `, module ${owner}` : `, block ${owner} of ${r.v.layers}`;
     const what = (name === moment || r.marks[name] === r.at ? name.replaceAll("_", " ") : `${moment}${where}, ${name}`) + (r.at === r.top ? " (the peak)" : "");
     return ` Operation ${grouped(r.at + 1)} of ${grouped(r.last + 1)}, ${what}: ${listed(timeline.parts(spec, r), amount)}; ${amount(r.total[r.at])} in all.`;
+  },
+  // The one number, where it is, and how it changed.
+  large(r, before) {
+    const [now, change] = [r.total[r.top], before ? r.total[r.top] - before.total[before.top] : 0];
+    return [amount(now), ` peak, in ${r.ops[r.top][1]}`, change ? ` ${change > 0 ? "+" : "\u2212"}${amount(Math.abs(change))}` : ""];
+  },
+  // Where a picture's axis of time stands, and what touch.js asks of it.
+  axis: (width) => [80, width - 12],
+  handled: "instant of the step; arrow keys move it by one operation",
+  range: (spec, r) => ({ "aria-valuemin": 1, "aria-valuemax": r.last + 1, "aria-valuenow": r.at + 1, "aria-valuetext": timeline.instant(spec, r).trim() }),
+  reached(r, share) {
+    const at = r.edges.findIndex((edge) => edge > share);
+    return at < 0 ? r.last : Math.max(0, at - 1);
+  },
+  hit(r, width, x) {
+    const [left, right] = timeline.axis(width);
+    return timeline.reached(r, (x - left) / (right - left));
+  },
+  moved: (spec, r, at) => ({ look: 0, place: Math.round((at * spec.places) / r.last) }),
+  turned(r, key) {
+    const steps = { ArrowRight: 1, ArrowUp: 1, ArrowLeft: -1, ArrowDown: -1, PageUp: 10, PageDown: -10 };
+    if (key === "Home" || key === "End") return key === "Home" ? 0 : r.last;
+    return key in steps ? Math.min(r.last, Math.max(0, r.at + steps[key])) : undefined;
+  },
+  tip(spec, r, width, at) {
+    const [left, right] = timeline.axis(width);
+    const x = left + ((r.edges[at] + r.edges[at + 1]) / 2) * (right - left);
+    const [, ...words] = timeline.instant(spec, { ...r, at }).match(/^ (Operation .*?, .*?): (.*); (.*) in all\.$/);
+    return { x, lines: [words[0], words[2], ...words[1].split(", ")] };
+  },
+  played(r, width, share) {
+    const [left, right] = timeline.axis(width);
+    return { x: left + share * (right - left), right, at: timeline.reached(r, share) };
   },
   peak: (r) => `${amount(r.total[r.top])} in ${r.ops[r.top][1]}`,
   beside: () => ".", // what else is said of the peak
@@ -27,51 +91,49 @@ const timeline = {
   },
   change(spec, a, b, what) {
     const [before, now] = [a, b].map(timeline.peak);
+    if (/^Place \d/.test(what)) return timeline.instant(spec, b).trim(); // it says where
     return `${what}:${before === now ? "" : ` the peak ${before}${ARROW}${now}.`}${timeline.instant(spec, b)}`;
   },
   draw(spec, r, paint) {
-    const [left, top, bottom, right] = [80, 36, 268, paint.width - 12];
+    const [[left, right], top, bottom] = [timeline.axis(paint.width), 36, 268];
     const end = paint.end("bytes", Math.max(r.plain ?? 0, r.total[r.top]) * 1.06, "B");
-    const [x, y] = [scale([left, right], 0, r.last), scale([bottom, top], 0, end)];
+    const [x, y] = [(place) => left + r.edges[place] * (right - left), scale([bottom, top], 0, end)];
+    const middle = (place) => (x(place) + x(place + 1)) / 2;
     rungs(paint, left, right, y, ticks(end));
     timeline.areas(spec, r, paint, x, y);
     if (r.plain) {
       paint.line(left, y(r.plain), right, y(r.plain), LIMIT);
       paint.text(left + 6, y(r.plain) + 11, `none: ${amount(r.plain)}`, {});
     }
-    let [before, raised] = [-Infinity, false];
-    Object.entries(r.marks).filter(([, i]) => i).sort(([, a], [, b]) => a - b).forEach(([name, i]) => {
-      paint.line(x(i), top - 8, x(i), bottom, LIMIT);
-      const end = x(i) > paint.width / 2;
-      raised = x(i) - before < 120 && !raised; // the later of two that are close stands above, as in the figures
-      before = x(i);
-      paint.text(x(i) + (end ? -4 : 4), raised ? top - 26 : top - 11, name.replaceAll("_", " "), { anchor: end ? "end" : "start" });
-    });
-    const middle = x(Math.min(r.at + 0.5, r.last));
+    for (const [name, first, end] of r.phases) {
+      if (first) paint.line(x(first), top - 8, x(first), bottom, LIMIT);
+      if (paint.measure(name) < x(end) - x(first)) paint.text((x(first) + x(end)) / 2, top - 22, name, { anchor: "middle" });
+    }
     const arrow = (at, foot, tip) => paint.element("polygon", { points: `${at - 5},${foot} ${at + 5},${foot} ${at},${tip}`, ...MARK });
-    paint.line(middle, top - 4, middle, y(r.total[r.at]), MARK); // above and below: not over what it points at
-    arrow(middle, bottom + 9, bottom + 1);
-    const [px, py] = [x(r.top), y(r.total[r.top])];
+    paint.line(middle(r.at), top - 4, middle(r.at), y(r.total[r.at]), MARK); // above and below: not over what it points at
+    arrow(middle(r.at), bottom + 9, bottom + 1);
+    const [px, py] = [middle(r.top), y(r.total[r.top])];
     arrow(px, py - 9, py - 1);
-    paint.near(px, py - 5, `peak ${amount(r.total[r.top])}, ${r.ops[r.top][1]}`, { gap: 10, end: px > paint.width / 2, bold: true });
-    paint.text((left + right) / 2, bottom + 22, `the ${grouped(r.last + 1)} operations of the step, in order`, { anchor: "middle" });
+    paint.near(px, paint.narrow ? py - 19 : py - 5, `peak ${amount(r.total[r.top])}, ${r.ops[r.top][1]}`, { gap: 10, end: px > paint.width / 2, bold: true });
+    const [all, wide] = [`the ${grouped(r.last + 1)} operations of the step, in order`, "; short phases, and those about the peak, are drawn wider"];
+    const said = paint.measure(all + wide) < right - left ? all + wide : all;
+    paint.text((left + right) / 2, bottom + 22, said, { anchor: "middle" });
     return paint.legend(bottom + 38, timeline.parts(spec, r).map(([label, value, p]) => [p, `${label} ${amount(value)}`]));
   },
-  // No more points than the picture can show: of the operations that share a place, the one with the most bytes.
+  // No more points than the picture can show: of the operations that share a pixel, the one with the most bytes.
   areas(spec, r, paint, x, y) {
     const shown = [];
     const tenth = (number) => Math.round(number * 10) / 10;
-    const step = Math.max(1, Math.floor(r.total.length / paint.width));
-    for (let i = 0; i <= r.last; i += step) {
-      let most = i;
-      for (let j = i; j < Math.min(i + step, r.total.length); j++) if (r.total[j] > r.total[most]) most = j;
-      shown.push(most);
+    for (let i = 0; i <= r.last; i++) {
+      if (shown.length && Math.floor(x(shown.at(-1))) === Math.floor(x(i))) {
+        if (r.total[i] > r.total[shown.at(-1)]) shown[shown.length - 1] = i;
+      } else shown.push(i);
     }
     let floor = shown.map(() => 0);
     for (const [p, label] of spec.parts) {
       const roof = shown.map((i, k) => floor[k] + (r.course[i][p] ?? 0));
       if (roof.some((value, k) => value > floor[k])) {
-        const edge = (values) => values.flatMap((value, k) => [[k ? shown[k] : 0, value], [shown[k + 1] ?? r.last, value]]);
+        const edge = (values) => values.flatMap((value, k) => [[k ? shown[k] : 0, value], [shown[k + 1] ?? r.last + 1, value]]);
         const points = [...edge(roof), ...edge(floor).reverse()].map(([i, value]) => `${tenth(x(i))},${tenth(y(value))}`);
         paint.area(points.join(" "), p, label);
       }

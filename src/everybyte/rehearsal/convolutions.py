@@ -29,74 +29,82 @@ def by_rule(torch, seen: Callable[[], None]) -> object:
     Returns:
         What keeps it so, as long as it lives.
     """
-    select, kinds = torch._C._select_conv_backend, torch._C._ConvBackend
-    ours = (kinds.Cudnn, kinds.CudnnTranspose)
-    depthwise = (kinds.CudaDepthwise2d, kinds.CudaDepthwise3d)
+    rule = _Rule(torch, seen)
+    torch._C._select_conv_backend = rule.selected
+    library = torch.library.Library("aten", "IMPL")
+    override(library, "convolution", rule.forward)
+    override(library, "convolution_backward", rule.backward)
+    return library
 
-    def form(x, weight):
-        return torch._C._conv_determine_backend_memory_format(_flat(x), _flat(weight), kinds.Cudnn)
 
-    def selected(input, weight, bias=None, *rest, **more):
+class _Rule:
+    """What PyTorch chooses with cuDNN, and asks for there."""
+
+    def __init__(self, torch, seen):
+        self.torch, self.seen = torch, seen
+        self.select, self.kinds = torch._C._select_conv_backend, torch._C._ConvBackend
+        self.ours = (self.kinds.Cudnn, self.kinds.CudnnTranspose)
+        self.depthwise = (self.kinds.CudaDepthwise2d, self.kinds.CudaDepthwise3d)
+
+    def form(self, x, weight):
+        return self.torch._C._conv_determine_backend_memory_format(_flat(x), _flat(weight), self.kinds.Cudnn)
+
+    def selected(self, input, weight, bias=None, *rest, **more):
         """As PyTorch selects with cuDNN. It checks shapes. Compiled code asks too."""
-        found = select(input, weight, bias, *rest, **more)
-        apart = found in depthwise and form(input, weight) == torch.contiguous_format
-        one = input.device == weight.device and {x.dtype for x in (input, weight, bias) if x is not None} == {
-            input.dtype
-        }
-        if apart or not one or input.device.type != "cuda" or found in (kinds.Empty, kinds.Overrideable):
+        found = self.select(input, weight, bias, *rest, **more)
+        apart = found in self.depthwise and self.form(input, weight) == self.torch.contiguous_format
+        types = {x.dtype for x in (input, weight, bias) if x is not None}
+        one = input.device == weight.device and types == {input.dtype}
+        if apart or not one or input.device.type != "cuda" or found in (self.kinds.Empty, self.kinds.Overrideable):
             return found
-        return ours[more["transposed"] if "transposed" in more else rest[3]]
+        return self.ours[more["transposed"] if "transposed" in more else rest[3]]
 
-    def original(name, *said):
-        return getattr(torch.ops.aten, name).default._op_dk(torch._C.DispatchKey.CompositeExplicitAutograd, *said)
+    def original(self, name, *said):
+        operation = getattr(self.torch.ops.aten, name).default
+        return operation._op_dk(self.torch._C.DispatchKey.CompositeExplicitAutograd, *said)
 
-    def work(x, weight, out, stride, groups, of_weight=False):
-        if size := workspace(x, weight, out, stride, groups, form(x, weight) == torch.contiguous_format, of_weight):
-            torch.empty(size, dtype=torch.uint8, device=x.device)
+    def work(self, x, weight, out, stride, groups, of_weight=False):
+        contiguous = self.form(x, weight) == self.torch.contiguous_format
+        if size := workspace(x, weight, out, stride, groups, contiguous, of_weight):
+            self.torch.empty(size, dtype=self.torch.uint8, device=x.device)
 
-    def empty(shape, like, lies):
-        return torch.empty(shape, dtype=like.dtype, device=like.device, memory_format=lies)
+    def empty(self, shape, like, lies):
+        return self.torch.empty(shape, dtype=like.dtype, device=like.device, memory_format=lies)
 
-    def forward(x, weight, bias, *said):
+    def forward(self, x, weight, bias, *said):
         stride, _, _, transposed, _, groups = said
-        if selected(x, weight, bias, *said) not in ours:
-            return original("convolution", x, weight, bias, *said)
-        seen()
-        shape = torch.ops.aten.convolution.default(x.to("meta"), weight.to("meta"), None, *said)
-        lies, dim = form(x, weight), x.dim()
+        if self.selected(x, weight, bias, *said) not in self.ours:
+            return self.original("convolution", x, weight, bias, *said)
+        self.seen()
+        shape = self.torch.ops.aten.convolution.default(x.to("meta"), weight.to("meta"), None, *said)
+        lies, dim = self.form(x, weight), x.dim()
         x, weight = (_flat(one).contiguous(memory_format=lies) for one in (x, weight))
-        found = empty(_flat(shape).shape, x, lies)
-        work(*((found, weight, x) if transposed else (x, weight, found)), stride, groups)
+        found = self.empty(_flat(shape).shape, x, lies)
+        self.work(*((found, weight, x) if transposed else (x, weight, found)), stride, groups)
         if bias is not None:
             found.add_(bias.view(1, -1, *[1] * (found.dim() - 2)))
         return found.squeeze(2) if dim == 3 else found
 
-    def backward(gradient, x, weight, sizes, *said):
+    def backward(self, gradient, x, weight, sizes, *said):
         stride, _, _, transposed, _, groups, wanted = said
-        if selected(x, weight, None, *said[:-1], sizes) not in ours:
-            return original("convolution_backward", gradient, x, weight, sizes, *said)
-        lies, dim, (gradient, x, weight) = form(x, weight), x.dim(), map(_flat, (gradient, x, weight))
-        found = gradients(gradient, x, weight, lies, transposed, wanted, stride, groups)
+        if self.selected(x, weight, None, *said[:-1], sizes) not in self.ours:
+            return self.original("convolution_backward", gradient, x, weight, sizes, *said)
+        lies, dim, (gradient, x, weight) = self.form(x, weight), x.dim(), map(_flat, (gradient, x, weight))
+        found = self.gradients(gradient, x, weight, lies, transposed, wanted, stride, groups)
         found = [one.squeeze(2) if dim == 3 and one is not None else one for one in found]
         return *found, gradient.sum([0, *range(2, gradient.dim())]) if wanted[2] else None
 
-    def gradients(gradient, x, weight, lies, transposed, wanted, *more):
+    def gradients(self, gradient, x, weight, lies, transposed, wanted, *more):
         x = x.contiguous(memory_format=lies) if wanted[1] else x
         gradient = gradient.contiguous(memory_format=lies)
         of_x, of_weight = None, None
         if wanted[0]:
-            of_x, weight = empty(x.shape, x, lies), weight.contiguous(memory_format=lies)
-            work(*((gradient, weight, of_x) if transposed else (of_x, weight, gradient)), *more)
+            of_x, weight = self.empty(x.shape, x, lies), weight.contiguous(memory_format=lies)
+            self.work(*((gradient, weight, of_x) if transposed else (of_x, weight, gradient)), *more)
         if wanted[1]:
-            of_weight = empty(weight.shape, x, lies)
-            work(*((gradient, of_weight, x) if transposed else (x, of_weight, gradient)), *more, of_weight=True)
+            of_weight = self.empty(weight.shape, x, lies)
+            self.work(*((gradient, of_weight, x) if transposed else (x, of_weight, gradient)), *more, of_weight=True)
         return of_x, of_weight
-
-    torch._C._select_conv_backend = selected
-    library = torch.library.Library("aten", "IMPL")
-    override(library, "convolution", forward)
-    override(library, "convolution_backward", backward)
-    return library
 
 
 def _flat(x):

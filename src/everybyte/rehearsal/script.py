@@ -11,6 +11,7 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from ..catalog import Gpu
@@ -79,10 +80,8 @@ def rehearse_script(
         command: `["python", "train.py", ...]`, `["torchrun", ...]`, `["accelerate", "launch", ...]`, found in the rehearsal's
             environment. gpu: of the catalog, by name too.
         gpus: how many GPUs to pretend. alone: run rank 0 of `gpus` ranks in one process; its collectives move nothing.
-        steps: optimizer steps after which each process is ended; 0 for never.
-        memory: bytes of each GPU, in place of the catalog's.
-        rows: the share of the rows that `x[mask]`, `nonzero` and their like find: data decide it, and there are
-            none; by default all, the most that they can.
+        steps: optimizer steps after which each process is ended; 0 for never. memory: bytes of each GPU, in place of the catalog's.
+        rows: the share of the rows that `x[mask]`, `nonzero` and their like find, which data decide; by default all.
         routing: where a mixture's router sends tokens, which data decide too: `balanced`, as many to each expert, or `worst`, each
             token to the first experts.
         streams: when work that one stream waits for is done, and a block of another stream comes back: `early`, at once, or `late`, not
@@ -98,6 +97,27 @@ def rehearse_script(
         ValueError: where there is no environment, no such command in it, or no process of it is known to have used a GPU.
         reports.Lost: where the rehearsal could not follow the script.
     """
+    _check(command, gpus, alone, steps, padded, rows, routing, streams)
+    where = place.find(folder)
+    found = devices.find(gpu, where.manifest["capabilities"])
+    asked = {watch.STEPS: steps, watch.ROWS: rows, watch.ROUTING: routing, watch.WORKSPACE: _workspace(found)}
+    asked |= {compiled.PADDED: 1} if padded else {}
+    asked |= {watch.SNAPSHOTS: Path(snapshot).absolute()} if snapshot else {}
+    asked |= {watch.OWNERS: 1} if owners else {}
+    asked |= _first_rank(gpus) if alone else {}
+    if packages := where.manifest.get("packages"):
+        asked[watch.PACKAGES] = " ".join(packages)
+    variables = dict(environment or {}) | devices.environment(found, 1 if alone else gpus, memory)
+    variables |= {name: str(value) for name, value in asked.items()}
+    output = "hidden" if hidden else "aside" if quiet else "shown"
+    more = {"rows": rows, "routing": routing, "node": min(gpus, found.node)}
+    run = partial(_run, command, where, found, variables, output, cwd, **more)
+    first = run(streams="early" if streams == "both" else streams)
+    return replace(run(streams="late"), early=first) if streams == "both" and first.streams_differ else first
+
+
+def _check(command, gpus, alone, steps, padded, rows, routing, streams):
+    """Whether a rehearsal can be asked for so. Raises ValueError."""
     checks.whole("rehearse", "gpus", gpus, 1, 2**20 if alone else devices.MOST)
     checks.whole("rehearse", "steps", steps, 0, 2**31)
     checks.flag("rehearse", "padded", padded)
@@ -106,43 +126,12 @@ def rehearse_script(
     checks.one_of("rehearse", "streams", streams, STREAMS)
     if not command:
         raise ValueError("rehearse.command: nothing to run; allowed: everybyte rehearse -- python train.py ...")
-    where = place.find(folder)
-    found = devices.find(gpu, where.manifest["capabilities"])
-    variables = (
-        dict(environment or {})
-        | devices.environment(found, 1 if alone else gpus, memory)
-        | {
-            watch.STEPS: str(steps),
-            watch.ROWS: str(rows),
-            watch.ROUTING: routing,
-            watch.WORKSPACE: str(_workspace(found)),
-        }
-    )
-    if padded:
-        variables[compiled.PADDED] = "1"
-    if snapshot:
-        variables[watch.SNAPSHOTS] = str(Path(snapshot).absolute())
-    if owners:
-        variables[watch.OWNERS] = "1"
-    if alone:
-        variables |= _first_rank(gpus)
-    if packages := where.manifest.get("packages"):
-        variables[watch.PACKAGES] = " ".join(packages)
-    more = {"rows": rows, "routing": routing, "node": min(gpus, found.node), "cwd": cwd}
-    order = ("early", "late") if streams == "both" else (streams,)
-    output = "hidden" if hidden else "aside" if quiet else "shown"
-    first = _run(command, where, found, variables, output, streams=order[0], **more)
-    if streams != "both" or not first.streams_differ:
-        return first
-    late = _run(command, where, found, variables, output, streams="late", **more)
-    return replace(late, early=first)
 
 
 def _first_rank(gpus):
     """Variables of the first of so many ranks, which runs alone."""
     said = {"RANK": 0, "LOCAL_RANK": 0, "WORLD_SIZE": gpus, "LOCAL_WORLD_SIZE": 1, "MASTER_ADDR": "localhost"}
-    said |= {"MASTER_PORT": _free_port(), watch.ALONE: gpus}
-    return {name: str(value) for name, value in said.items()}
+    return said | {"MASTER_PORT": _free_port(), watch.ALONE: gpus}
 
 
 @contextmanager

@@ -99,7 +99,14 @@ LLAMA_BLOCK = (
 )  # fmt: skip
 #: Of rings: flash attention as it is; a GPU that is neither the first nor the last; where no other instant takes more.
 _HALVES = "precisions that compute in 16 bits, as flash attention does"
+AROUND = (only("Mesh.rotation", "all-gather", "all-to-all", why="goes around no ring", instead="ulysses.* answer"),)
+SWAPPED = (
+    only("Mesh.rotation", "ulysses", why="swaps no heads", instead="context.* answer"),
+    Rule("precision", lambda s, m: s.dtypes.compute == "fp32", allowed=_HALVES),
+    Rule("Model.head_width", lambda s, m: m.head_width % 8, "of {m.name} is padded", "multiples of 8"),
+)
 RING_KERNEL = (
+    *AROUND,
     Rule("precision", lambda s, m: s.dtypes.compute == "fp32", allowed=_HALVES),
     Rule("Model.head_width", lambda s, m: m.head_width % 8, "of {m.name} is padded", "multiples of 8"),
 )
@@ -132,6 +139,11 @@ WHOLE = (
 _CASTS = "casts rows between router and experts"
 CAST = (Rule("precision", lambda s, m: s.dtypes.autocast, _CASTS, "bf16, bf16-master, fp32", BUDGET),)
 SHARDED = (Rule("sharding", lambda s, m: s.fsdp, "divides experts' weights once more", "'none'", BUDGET),)
+#: Of DeepEP's buffers: whole nodes of eight; rows that its copies take.
+NODES = (
+    Rule("Mesh.expert", lambda s, m: s.mesh.expert > 8 and s.mesh.expert % 8, "is no number of whole nodes of 8 GPUs", "2 to 8, or a multiple of 8"),
+)  # fmt: skip
+TILED = (Rule("Model.width", lambda s, m: m.width % 32, OF_MODEL, "multiples of 32"),)
 #: Of pipelines; with stages of equally many blocks; with buffers between GPUs.
 ORDERED = (
     Rule("Mesh.schedule", lambda s, m: schedules.SCHEDULES[s.mesh.schedule].hops is None, ", whose forwards no closed formula counts", "others",

@@ -88,6 +88,11 @@ def _cut_why(s, m):
     )  # fmt: skip
 
 
+def _heads(s, m):
+    """(query heads, key heads) of one GPU that has a part of each matrix."""
+    return m.heads // s.mesh.tensor, m.kv_heads // s.mesh.tensor
+
+
 def _step(s):
     """Numbers in 16 bytes of an expert's row."""
     return 4 if s.base_dtype == "fp32" and not (s.fsdp and s.dtypes.autocast) else 8
@@ -140,7 +145,7 @@ _STAGES = table(
          lambda s, m: f"1 to {_shortest(s, m)}"),
     Rule("Mesh.tensor", lambda s, m: s.mesh.tensor > 1 and m.tied, _tied("are divided in two ways, is not derived"),
          "1, or an untied model"),
-    Rule("offload", lambda s, m: s.offload != "none" and m.tied, _tied("GPUs cannot add in the memory of the CPU"),
+    Rule("offload", lambda s, m: s.offload == "cpu" and m.tied, _tied("GPUs cannot add in the memory of the CPU"),
          "'none', or an untied model"),
     Rule("sharding", lambda s, m: s.fsdp and m.tied and s.mesh.schedule in TWO_STAGES,
          "with schedule {s.mesh.schedule!r} and {m.name}, whose embedding and head are one weight, which cannot be in "
@@ -161,6 +166,14 @@ _EXPERTS = table(
     Rule("Mesh.expert", _cut, _cut_why, lambda s, m: f"such GPUs as divide {_cut(s, m)[1]}"),
     when=lambda s, m: s.mesh.expert > 1,
 )  # fmt: skip
+_ULYSSES = table(
+    Rule("Mesh.context", lambda s, m: _heads(s, m)[0] % s.mesh.context, "GPUs share heads with mesh {s.mesh}, and {m.name} has {m.heads}",
+         lambda s, m: ", ".join(str(n) for n in range(2, _heads(s, m)[0] + 1) if _heads(s, m)[0] % n == 0) or "1"),
+    Rule("Mesh.context", lambda s, m: _heads(s, m)[1] % s.mesh.context and s.mesh.context % _heads(s, m)[1],
+         "GPUs share key heads with mesh {s.mesh}, and {m.name} has {m.kv_heads}: neither divides the other",
+         "a divisor of the key heads, or a multiple, for which each is repeated"),
+    when=lambda s, m: s.mesh.rotation == "ulysses",
+)  # fmt: skip
 _RING = table(
     Rule("precision", lambda s, m: m.kv_heads != m.heads,
          "with mesh {s.mesh}: no ring takes fewer key heads than query heads in fp32, and {m.name} has {m.kv_heads} "
@@ -168,7 +181,7 @@ _RING = table(
     Rule("sequence", lambda s, m: s.sequence % (64 * s.mesh.context),
          "with mesh {s.mesh} in fp32, whose kernel pads rows to 32",
          lambda s, m: f"a multiple of {64 * s.mesh.context}, as {-(-s.sequence // (64 * s.mesh.context)) * 64 * s.mesh.context}"),
-    when=lambda s, m: s.mesh.context > 1 and s.dtypes.compute == "fp32",
+    when=lambda s, m: s.mesh.context > 1 and s.mesh.rotation != "ulysses" and s.dtypes.compute == "fp32",
 )  # fmt: skip
 _SIZES = table(
     Rule("checkpointing", lambda s, m: s.checkpointing == "second-products" and m.experts,
@@ -186,4 +199,4 @@ _SIZES = table(
 )  # fmt: skip
 #: In the order in which they are tried. `flash`: the kernel for 16 bits takes heads up to 256 wide, the one for fp32 multiples of 4
 #: (PyTorch's `native/transformers/cuda/sdp_utils.cpp`); for others `scaled_dot_product_attention` falls back to the scores.
-MODEL = (*_FITTING, *TENSOR, *_EVEN, *_QUANTIZED, *_STAGES, *_KERNEL, *_EXPERTS, *_RING, *_SIZES)
+MODEL = (*_FITTING, *TENSOR, *_EVEN, *_QUANTIZED, *_STAGES, *_KERNEL, *_EXPERTS, *_ULYSSES, *_RING, *_SIZES)

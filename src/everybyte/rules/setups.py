@@ -35,6 +35,11 @@ def _near(s):
     return f"such as {max(n for n in even if n < s.accumulation)} or {min(n for n in even if n > s.accumulation)}"
 
 
+def _buffered(s):
+    """Whether it is Megatron's distributed optimizer."""
+    return s.precision == "bf16-megatron" and s.sharding == "zero1"
+
+
 def _dtypes(s):
     """Data types of adapters."""
     if s.quantization != "none":
@@ -58,6 +63,12 @@ _USUAL = table(
     Rule("optimizer_impl", lambda s: s.optimizer_impl not in OPTIMIZERS[s.optimizer].impls,
          "is none of {s.optimizer}'s", lambda s: ", ".join(OPTIMIZERS[s.optimizer].impls)),
     Rule("optimizer", _not_sharded, lambda s: f"with sharding {s.sharding!r}: {_not_sharded(s)}", _sharded),
+    *table(
+        Rule("mesh", lambda s: not s.mesh.alone, BESIDE_MESH, "no mesh"),
+        only("offload", "none", "activations"),
+        why="with optimizer 'muon' and sharding {s.sharding!r} is not derived",
+        when=lambda s: s.optimizer == "muon" and s.fsdp,
+    ),
     Rule("gpus", lambda s: s.gpus % s.mesh.size, "are no multiple of the {s.mesh.size} GPUs of the mesh ({s.mesh})",
          lambda s: f"a multiple, as {multiples(s.gpus, s.mesh.size)}"),
 )  # fmt: skip
@@ -84,8 +95,17 @@ _EXPERT_PLACES = table(
 _LIBRARY = table(
     only("optimizer", *LIBRARY_OPTIMIZERS, allowed=", ".join(LIBRARY_OPTIMIZERS)),
     only("optimizer_impl", "fused", allowed="'fused', as its Adam is one kernel"),
-    only("gpus", 1, allowed="1, or precision 'bf16-master'"),
-    only("sharding", "none", allowed="'none', or precision 'bf16-master'"),
+    Rule(
+        "gpus",
+        lambda s: s.gpus > 1 and not _buffered(s),
+        allowed="1, precision 'bf16-megatron' with sharding 'zero1', or 'bf16-master'",
+    ),
+    Rule(
+        "sharding",
+        lambda s: s.sharding != "none" and not _buffered(s),
+        allowed="'none', 'zero1' of 'bf16-megatron', or precision 'bf16-master'",
+    ),
+    Rule("mesh", lambda s: not s.mesh.alone, allowed="no mesh, or precision 'bf16-master'"),
     only("adapters", None, allowed="None, or precision 'bf16-master'"),
     why="with precision {s.precision!r} is not derived",
     when=lambda s: s.precision in LIBRARIES,
@@ -108,6 +128,14 @@ _ONE_FUNCTION = table(
          "not multiply the norm's fp32 by the head's bf16", "'plain', 'chunked', or Lora.base 'fp32'"),
     when=lambda s: s.loss == "linear-cross-entropy",
 )  # fmt: skip
+_ULYSSES = table(
+    Rule("sequence", lambda s: s.sequence % s.mesh.context,
+         lambda s: f"does not make equal pieces for the {s.mesh.context} GPUs of mesh {s.mesh}: {s.sequence % s.mesh.context} tokens are left",
+         lambda s: f"a multiple of {s.mesh.context}, as {multiples(s.sequence, s.mesh.context)}"),
+    only("attention", "flash", why="with mesh {s.mesh}: around scores that are formed one by one no heads are swapped"),
+    only("replicas", 1, why="with mesh {s.mesh}: groups of GPUs that each hold the model are not derived"),
+    when=lambda s: s.mesh.rotation == "ulysses",
+)  # fmt: skip
 _RING = table(
     Rule("sequence", lambda s: s.sequence % (2 * s.mesh.context),
          lambda s: f"does not make two equal pieces for each of the {s.mesh.context} GPUs of mesh {s.mesh}: "
@@ -117,10 +145,9 @@ _RING = table(
     only("dropout", 0.0,
          why="with mesh {s.mesh}: PyTorch's ring attention keeps the random state of its last part alone"),
     only("replicas", 1, why="with mesh {s.mesh}: groups of rings that each hold the model are not derived"),
-    when=lambda s: s.mesh.context > 1,
+    when=lambda s: s.mesh.context > 1 and s.mesh.rotation != "ulysses",
 )  # fmt: skip
 _EXPERTS = table(
-    only("sharding", "none", "zero2", "zero3"),
     only("buckets", "copies"),
     only("replicas", 1),
     why=BESIDE_MESH,
@@ -131,11 +158,20 @@ _GPUS = table(
          lambda s: f"needs {FSDP} and accumulation from 2 on, not {s.sharding!r} and {s.accumulation}", "False"),
     needs("sharding_units", "block", "sharding", "zero2", "zero3"),
     needs("resharding", "usual", "sharding", "zero3"),
+    needs("resharding_gpus", 8, "resharding", "group"),
     Rule("resharding", lambda s: s.resharding == "ends" and s.sharding_units != "block+ends", "needs sharding_units 'block+ends', not {s.sharding_units!r}"),
     Rule("resharding", lambda s: s.resharding == "not-last" and s.sharding_units == "model", "needs sharding_units 'block' or 'block+ends', not 'model'"),
     Rule("resharding", lambda s: s.resharding != "usual" and s.mesh.pipeline > 1, BESIDE_MESH, "'usual', or no pipeline"),
+    Rule("resharding", lambda s: s.resharding == "group" and s.mesh.tensor * s.mesh.expert > 1,
+         "with mesh {s.mesh}: PyTorch raises 'Resharding to smaller mesh is not supported for DTensor parameters yet'", "another, or no such mesh"),
+    Rule("resharding", lambda s: s.resharding == "group" and s.adapters and s.sharding_units == "block+ends",
+         "with adapters and sharding_units 'block+ends': the token embedding's share stays when the step has ended, which is not derived",
+         "another, or other units"),
+    Rule("resharding_gpus", lambda s: s.resharding == "group" and (s.resharding_gpus >= s.shards or s.shards % s.resharding_gpus),
+         "do not part the {s.shards} GPUs that divide the weights into smaller groups", "a divisor that is less"),
     needs("replicas", 1, "sharding", "zero2", "zero3"),
-    needs("offload", "none", "sharding", "zero2", "zero3"),
+    Rule("offload", lambda s: s.offload == "cpu" and not s.fsdp, f"needs {FSDP}, not {{s.sharding!r}}", "'none' or 'activations'"),
+    Rule("offload", lambda s: s.offload == "activations" and not s.mesh.alone, BESIDE_MESH, "'none', 'cpu', or no mesh"),
     Rule("replicas", lambda s: s.replicas > 1 and s.sharers % s.replicas,
          lambda s: f"does not divide the {s.sharers} {'gpus' if s.mesh.alone else 'GPUs of data and context'}", "a divisor"),
     Rule("buckets", lambda s: s.buckets != "copies" and not s.ddp,
@@ -166,7 +202,7 @@ _ADAPTERS = table(
     Rule("adapters", lambda s: not s.mesh.alone, BESIDE_MESH, "None, or no mesh"),
     Rule("quantization", lambda s: s.fsdp and s.quantization != "none",
          "with adapters {s.adapters} and sharding {s.sharding!r} is not derived",
-         "'none', or sharding 'none' or 'zero1'"),
+         "'none', or sharding 'none' or 'zero1'", "everybyte rehearse runs a script with it"),
     Rule("adapters", lambda s: s.optimizer == "muon",
          ": every adapter is a matrix of a block, and 'muon' has an AdamW for other weights, of which there are none",
          ", ".join(name for name in OPTIMIZERS if name != "muon")),
@@ -214,5 +250,5 @@ _LOOPS = (
 )  # fmt: skip
 #: In the order in which they are tried.
 SETUP = (
-    *_USUAL, *_PIPELINE, *_EXPERT_PLACES, *_LIBRARY, *_OWN, *_ONE_FUNCTION, *_RING, *_EXPERTS, *_GPUS, *_IN_BACKWARD, *_WHOLE, *_ADAPTERS, *_LOOPS,
+    *_USUAL, *_PIPELINE, *_EXPERT_PLACES, *_LIBRARY, *_OWN, *_ONE_FUNCTION, *_ULYSSES, *_RING, *_EXPERTS, *_GPUS, *_IN_BACKWARD, *_WHOLE, *_ADAPTERS, *_LOOPS,
 )  # fmt: skip

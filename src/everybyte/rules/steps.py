@@ -51,7 +51,7 @@ PIPELINE = (
         when=lambda s: s.mesh.pipeline > 1,
     ),
     *table(
-        Rule("offload", lambda s: _split(s) and s.offload != "none",
+        Rule("offload", lambda s: _split(s) and s.offload == "cpu",
              "with mesh {s.mesh}, whose backward is divided, is not derived", "'none', or another schedule"),
         Rule("sharding", lambda s: _split(s) and s.sharding == "zero3",
              "with schedule {s.mesh.schedule!r}, whose second half of a backward comes when weights have been let go",
@@ -118,7 +118,7 @@ OBJECTIVE = table(
     Rule("adapters", lambda s, o: o.method == "value" and s.adapters, "with objective 'value', whose new head trains whole", "None"),
     Rule("adapters", lambda s, o: s.adapters and s.distributed,
          "on {s.gpus} gpus with objective {m.method!r} is not derived", "one GPU, or None"),
-    Rule("sharding", lambda s, o: o.reference != "before" and s.distributed,
+    Rule("sharding", lambda s, o: o.in_step and s.distributed,
          "on {s.gpus} gpus with a reference in the step is not derived", "one GPU, or Objective.reference 'before'"),
 )  # fmt: skip
 ALIGNED = table(
@@ -131,6 +131,10 @@ ALIGNED = table(
 GENERATING = table(
     Rule("Rollout.tensor_parallel", lambda r: r.weights == "shared" and r.tensor_parallel > 1,
          "with the trainer's own weights, which are not divided so", "1, or weights 'copy'"),
+    Rule("Rollout.tensor_parallel", lambda r: r.engine is not None and r.tensor_parallel > 1, "with an engine, which says it itself", "Engine(tensor_parallel=...)"),
+    Rule("Rollout.weights", lambda r: r.engine is not None and r.weights == "shared", "with an engine, which has its own", "'copy'"),
+    Rule("Rollout.versions", lambda r: r.versions > 1 and (r.asleep or r.weights == "shared"),
+         "of an engine that sleeps, or has the trainer's own weights", "1, or asleep False and weights 'copy'"),
 )  # fmt: skip
 ROLLOUT = table(
     Rule("Rollout.context", lambda r, m: m.positions and r.context > m.positions,
@@ -168,7 +172,7 @@ LETTERS = table(
 #: types, and of several GPUs in shares.
 WHOLE = table(
     Rule("Model.code", lambda s, m: m.family is None, allowed="'reference', of a model that the book has code of"),
-    Rule("mesh", lambda s, m: s.mesh.size > 1, allowed="no mesh"),
+    Rule("mesh", lambda s, m: s.mesh.size > 1 or (s.mesh.expert > 1 and s.sharding == "zero1"), allowed="no mesh"),
     only("quantization", "none"),
     Rule("precision", lambda s, m: s.precision in LIBRARIES, allowed=", ".join(PRECISIONS)),
     why="with whole=True: how its weights are made is not derived",

@@ -2,14 +2,18 @@
 
 from dataclasses import dataclass
 from fractions import Fraction
+from html import escape
+from importlib.util import find_spec
 from textwrap import shorten
 
 from .. import units
 from . import kept
 from .callout import Callout
-from .quantities import missing, read, show
+from .quantities import guess as read
+from .quantities import missing, show
 
 _MADE: dict[str, "Prediction"] = {}
+_SHOWN: dict[str, object] = {}  # a prediction's card lives as long as its kernel
 #: The largest factor between the answer and a close guess.
 _CLOSE = Fraction(11, 10)
 #: Bytes of a guess, at most.
@@ -22,6 +26,17 @@ class Prediction(Callout):
 
     value: Fraction | None
     unit: str
+    question: str = ""
+
+    @property
+    def id(self) -> str:
+        """Of the book: "P13.1"."""
+        return self.head.removeprefix("Prediction ")
+
+    def _repr_mimebundle_(self, **kwargs):
+        return _shown(
+            self, lambda cards: cards.asked(self, lambda said: predict(self.id, said, self.question, unit=self.unit))
+        )
 
     def reveal(self, value: float | Fraction) -> Callout:
         """The answer beside the guess, with the factor between them. `value` is in bytes where the unit is one of bytes."""
@@ -29,7 +44,39 @@ class Prediction(Callout):
         text = f"No guess was made. {answer}."
         if self.value is not None:
             text = f"You said {show(self.value, self.unit)}. {answer}: {_apart(self.value, Fraction(value))}"
-        return Callout("guess", self.head, text)
+        return Answer("guess", self.head, text, self, Fraction(value))
+
+
+@dataclass(frozen=True, repr=False)
+class Answer(Callout):
+    """The answer beside the guess, which is folded while there is none."""
+
+    guess: Prediction
+    value: Fraction
+
+    def _repr_html_(self):
+        shown = super()._repr_html_()
+        if self.guess.value is not None:
+            return shown
+        return f"<details><summary>{escape(self.head)}: show the answer, without a guess</summary>{shown}</details>"
+
+    def _repr_mimebundle_(self, **kwargs):
+        return _shown(self, lambda cards: cards.answered(self))
+
+
+def _shown(said, card):
+    """What is displayed: a card that answers where there are widgets, and on paper the words."""
+    data = {"text/plain": repr(said), "text/html": said._repr_html_()}
+    if find_spec("anywidget"):
+        from . import cards
+
+        _SHOWN[said.head, type(said)] = shown = card(cards)
+        data["application/vnd.jupyter.widget-view+json"] = {
+            "version_major": 2,
+            "version_minor": 0,
+            "model_id": shown.model_id,
+        }
+    return data
 
 
 def predict(id: str, guess: object, question: str = "", *, unit: str = "GiB") -> Prediction:
@@ -51,7 +98,7 @@ def predict(id: str, guess: object, question: str = "", *, unit: str = "GiB") ->
     else:
         kind = "guess"
         said += [f"You say {show(value, unit)}. The chapter will answer.", kept.keep(kept.PREDICTED, id)]
-    made = Prediction(kind, f"Prediction {id}", " ".join(filter(None, said)), value, unit)
+    made = Prediction(kind, f"Prediction {id}", " ".join(filter(None, said)), value, unit, question)
     if kind != "unreadable" or id not in _MADE or _MADE[id].value is None:
         _MADE[id] = made  # an earlier guess that could be read stands, until another can
     return made

@@ -35,6 +35,38 @@ def read(answer: object, unit: str) -> Fraction:
     return value
 
 
+#: Before and between the numbers of a guess; what people write for a unit; thousands of what is no memory.
+_ABOUT = re.compile(r"^(?:~|≈|about|around|roughly|ca\.?)\s*", re.IGNORECASE)
+_TO = re.compile(r"\s*(?:-|\u2013|\bto\b)\s*")
+_SAID = {unit.lower(): unit for unit in units.UNITS} | {f"{u[0].lower()}": u for u in units.UNITS if u.endswith("iB")}
+_TIMES = {"k": 10**3, "m": 10**6, "b": 10**9}
+
+
+def guess(answer: object, unit: str) -> Fraction:
+    """A guess, as `read` reads a number; and as people guess: "~20 GiB", "20 g", "15-20 GiB" (its middle), "20k tokens".
+
+    Raises:
+        ValueError: as `read`.
+    """
+    if not isinstance(answer, str):
+        return read(answer, unit)
+    text = _ABOUT.sub("", answer.strip())
+    first = _NUMBER.match(text)
+    if first and (to := _TO.match(text, first.end())):
+        rest = text[to.end() :]
+        last = _NUMBER.match(rest)
+        if not last:
+            raise ValueError("after the range's first number there is no second")
+        return (guess(first[0] + rest[last.end() :], unit) + guess(rest, unit)) / 2
+    if first:
+        said = text[first.end() :].strip()
+        if unit in units.UNITS:
+            text = f"{first[0]} {_SAID.get(said.lower(), said)}"
+        elif said[:1].lower() in _TIMES and said[1:].strip() in ("", unit, unit.rstrip("s")):
+            return read(first[0], unit) * _TIMES[said[0].lower()]
+    return read(text, unit)
+
+
 def show(value: float | Fraction, unit: str) -> str:
     """`value`, in bytes where `unit` is one of `units.UNITS`, with its unit: "11.61 GiB", "124,439,808 parameters"."""
     if unit in units.UNITS:

@@ -4,7 +4,7 @@ from .autograd import record, save, wants_gradient
 from .letters import over, up
 from .operations import cut, dropout, lowered, matmul, scale, softmax, transpose
 from .tape import BITS16, BOOL, FP32, INT64
-from .tensors import new, reshaped, several, strides_like
+from .tensors import is_contiguous, new, reshaped, several, strides_like, transposed
 
 #: The memory-efficient kernel takes masks whose rows are multiples of so many numbers.
 MASK_MULTIPLE = 16
@@ -23,10 +23,10 @@ def pad(x, multiple, title):
     return out
 
 
-def repeat_heads(x, groups, title):
-    """Each key or value head repeated, always a copy. Source: `repeat_interleave` of a number: expand, clone, flatten."""
+def repeat_heads(x, groups, title, dim=1):
+    """Each key or value head repeated, always a copy. dim: where the heads are. Source: `repeat_interleave` of a number: expand, clone, flatten."""
     before = x.shape
-    shape = (x.shape[0], x.shape[1] * groups, *x.shape[2:])
+    shape = (*x.shape[:dim], x.shape[dim] * groups, *x.shape[dim + 1 :])
     out = new(x.tape, f"{title} repeated", shape, x.type)
 
     def run(node, grads):
@@ -39,17 +39,20 @@ def repeat_heads(x, groups, title):
     return out
 
 
-def scaled_dot_product_attention(q, k, v, probability=0.0, mask=None):
+def scaled_dot_product_attention(q, k, v, probability=0.0, mask=None, copies=False):
     """Attention of queries (B, A, S, D) to K key and value heads (B, K, T, D), by the kernel that PyTorch chooses on CUDA.
 
     In 16 bits it is flash attention, with heads padded to a multiple of eight. With a mask, with values of another width, or in
     fp32 it is the memory-efficient kernel. What fits neither computes the scores in fp32. Source: `native/transformers/cuda/sdp_utils.cpp`,
     `native/transformers/attention.cpp`.
+
+    Args:
+        copies: whether flash attention's backward copies a result, or its gradient, that is not stored token by token.
     """
     tape = q.tape
     v, k, q = (lowered(x, f"{n} cast") for n, x in zip("vkq", (v, k, q), strict=True))
     if q.type.name in BITS16 and mask is None and q.shape[-1] == v.shape[-1]:
-        return _flash(tape, q, k, v)
+        return _flash(tape, q, k, v, copies)
     bias = [] if mask is None else [_bias(q, mask)]
     if q.shape[-1] % 4 or q.shape[1] != k.shape[1]:
         return _math(tape, q, k, v, probability)
@@ -67,7 +70,7 @@ def _bias(q, mask):
     return bias
 
 
-def _attention(tape, q, k, v, make, backward, bias=()):
+def _attention(tape, q, k, v, make, backward, bias=(), copies=False):
     """One attention kernel: its result, and what it saves besides."""
     saved, square = save(tape, [q, k, v], q, k, v, *bias), (*q.shape[:3], k.shape[2], q.shape[3])
 
@@ -78,8 +81,12 @@ def _attention(tape, q, k, v, make, backward, bias=()):
 
     out, *kept = tape.kernel("aten._scaled_dot_product_flash_attention", forward)
 
-    def run(node, grads, q, k, v, *_):
-        made = several(tape, "flash attention backward", *((x.shape, x.type, backward(x)) for x in (q, k, v)))
+    def run(node, grads, q, k, v, *read):
+        again = (grads[0], read[len(bias)]) if copies else ()
+        copied = [(x.shape, x.type) for x in again if not is_contiguous(transposed(x, 1, 2))]
+        made = several(tape, "flash attention backward", *((x.shape, x.type, backward(x)) for x in (q, k, v)), *copied)[
+            :3
+        ]
         tape.multiplied(5, *square, by="attention backward")  # the scores again, and two products for each of their two
         return made
 
@@ -87,7 +94,7 @@ def _attention(tape, q, k, v, make, backward, bias=()):
     return out
 
 
-def _flash(tape, q, k, v):
+def _flash(tape, q, k, v, copies=False):
     width = q.shape[-1]
     if width % 8:
         q, k, v = (pad(x, 8, name) for name, x in zip("qkv", (q, k, v), strict=True))
@@ -98,7 +105,7 @@ def _flash(tape, q, k, v):
             tape, "flash attention", (q.shape, q.type, strides_like(q)), (rows, FP32), ((2,), INT64), ((), INT64)
         )
 
-    out = _attention(tape, q, k, v, make, strides_like)
+    out = _attention(tape, q, k, v, make, strides_like, copies=copies)
     return cut(out, width, "padding") if width % 8 else out
 
 

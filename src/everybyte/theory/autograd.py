@@ -106,9 +106,9 @@ def record(out, title, run, inputs, saved=(), results=(), slot=0, node=None):
     return node
 
 
-def _unpacked(node):
-    """The tensors saved in forward; a checkpointed block is recomputed here."""
-    return [x if isinstance(x, Tensor) else x[0].unpack(x[1]) for x in node.saved]
+def _unpacked(saved):
+    """The tensor that was saved in forward; a checkpointed block is recomputed here."""
+    return saved if isinstance(saved, Tensor) else saved[0].unpack(saved[1])
 
 
 def backward(tape, loss, gradient):
@@ -158,7 +158,7 @@ def _evaluate(tape, node, grads):
     tape.owner, tape.loss, tape.place = node.owner, node.loss, (*tape.at(*AROUND), *node.place)
     for hook in node.hooks:
         hook()
-    results = node.run(node, grads, *_unpacked(node))
+    results = node.run(node, grads, *map(_unpacked, node.saved))
     for i, edge in enumerate(node.edges):
         grad = results[i]
         if edge is not None and grad is not None:
@@ -239,7 +239,9 @@ class _Frame:
 
     def __init__(self, tape, function, inputs, saves):
         self.tape, self.function, self.saves = tape, function, saves
-        self.inputs = [(x.alias(), x.node is not None) if isinstance(x, Tensor) else (x, False) for x in inputs]
+        self.inputs = [
+            (tape.pack(x), True, x.node is not None) if isinstance(x, Tensor) else (x, False, False) for x in inputs
+        ]
         self.count, self.recomputed, self.kept = 0, None, []
 
     def pack(self, x):
@@ -265,8 +267,8 @@ class _Frame:
                 raise _Enough
 
         arguments = []
-        for x, wanted in self.inputs:
-            arguments.append(x.alias() if isinstance(x, Tensor) else x)
+        for x, saved, wanted in self.inputs:
+            arguments.append(_unpacked(x).alias() if saved else x)
             if wanted:
                 arguments[-1].node = _End
         x = None

@@ -33,7 +33,7 @@ class Budget(Witness):
             optimizer's step (`step`).
         peak: the most bytes that live at once, and peak_at: where, one of `PEAKS`.
         host: bytes of each part in the memory of the CPU, for each GPU, from backward to the optimizer's step; empty without
-            offload. As PyTorch asks for them: what it pins, its allocator rounds up to a power of two.
+            offload. As PyTorch asks for them: what it pins, its allocator rounds up to a power of two. Activations are not counted.
         rank: which of several GPUs it is.
     """
 
@@ -193,7 +193,8 @@ def heaviest(model, setup: Setup, rounding: int = 1, witness=budget):
 def heavy(model, setup: Setup) -> list[int]:
     """Ranks of which one needs the most: of each stage of a pipeline and each place of a ring the first.
 
-    Of a ring's places the first two and the last: those between take the same kinds of turns as the second.
+    Of a ring's places the first two and the last: those between take the same kinds of turns as the second. Where heads are swapped for
+    tokens all places are alike.
 
     The others of a stage have the same, or where FSDP cannot cut a weight evenly less. Where each GPU has one stage, of those between
     the ends the first alone: whatever a later one does, an earlier one does too, with no less in flight and no fewer blocks.
@@ -204,7 +205,7 @@ def heavy(model, setup: Setup) -> list[int]:
     alike = setup.checkpointing != "every-k" or model.layers % mesh.pipeline == 0
     if mesh.schedule in ONE_STAGE and len(stages) > 3 and alike:
         stages = [0, 1, stages[-1]]
-    places = sorted({0, min(1, mesh.context - 1), mesh.context - 1})
+    places = [0] if mesh.rotation == "ulysses" else sorted({0, min(1, mesh.context - 1), mesh.context - 1})
     return [stage * every + place * mesh.tensor for stage in stages for place in places]
 
 

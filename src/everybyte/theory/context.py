@@ -83,6 +83,10 @@ class Ring:
         self.size, self.rank, self.rotation = int(parts), rank, rotation
         self.parts = parts
 
+    def cut(self, tape, beside, sequence):
+        """What entering the ring makes; returns what it holds until it is left."""
+        return cut(tape, beside, sequence, self.parts)
+
     def __call__(self, q, k, v, probability=0.0):
         v, k, q = (op.lowered(x, f"{n} cast") for n, x in zip("vkq", (v, k, q), strict=True))
         if q.type.name in BITS16:

@@ -13,7 +13,7 @@ OWN = ("mlp.gate_up", "mlp.down")
 
 def received(model, setup) -> int:
     """Rows that come to one GPU's experts."""
-    return math.ceil(setup.mesh.routing * setup.batch * setup.own_sequence * model.experts_per_token)
+    return math.ceil(setup.mesh.routing * (setup.batch * setup.own_sequence * model.experts_per_token))
 
 
 def along(model, setup) -> int:

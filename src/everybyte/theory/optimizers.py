@@ -49,7 +49,7 @@ class Optimizer:
             wide = Letter(DTYPE_BYTES[setup.dtypes.master], "m_w")
             found += [Piece(numbers, wide, "optimizer", count) for _, numbers, count in self.tensors]
         if self.kind.states is None:
-            for weight, numbers, count in self.weights:
+            for weight, numbers, count in self._paired:
                 pieces = getattr(self, f"_{self.kind.algorithm}_states")(weight, numbers)
                 found += [Piece(size, width, "optimizer", count) for size, width, paged in pieces if not paged]
         else:
@@ -247,19 +247,29 @@ class Optimizer:
         return updates
 
     def _muon(self):
-        """One matrix after another: five times two products with the matrix's smaller side, in bf16."""
-        bits = 2
-        update = None
-        hidden = [(w, (w.shape, n)) for w, n, _ in self.step_.trained if is_hidden(w)]
+        """One matrix after another: five times two products with the matrix's smaller side, in bf16. Under FSDP gathered before."""
+        bits, update = 2, None
+        hidden = [(w, (w.shape, n)) for w, n, _ in self._paired if is_hidden(w)]
         for turn, (shape, numbers) in self._in_order(hidden):
             with turn():
-                update = self._make("gradient with momentum", numbers)
-                update = self._orthogonal(update, numbers, least(*shape), bits)
+                if self.setup.fsdp:
+                    update = self._gathered(numbers, bits)
+                else:
+                    update = self._make("gradient with momentum", numbers)
+                update = self._orthogonal(
+                    update, prod(shape), least(*shape), bits, self.setup.fsdp or self.setup.dtypes.states == "bf16"
+                )
         del update
-        self._adam([row for row in self.step_.trained if not is_hidden(row[0])])
+        self._adam([row for row in self._paired if not is_hidden(row[0])])
 
-    def _orthogonal(self, update, numbers, side, bits):
-        found = update if self.setup.dtypes.states == "bf16" else self._make("matrix in bf16", numbers, bits)
+    def _gathered(self, numbers, bits):
+        """The update of a whole matrix, filled up to equal shares. numbers: of this GPU's rows. Source: `reference/saving/muon.py`."""
+        rows = self._make("gradient with momentum", numbers)  # noqa: F841
+        sent = self._make("rows in bf16", numbers, bits)  # noqa: F841
+        return self._make("matrix gathered", Letter(self.setup.shards, "G") * numbers, bits)
+
+    def _orthogonal(self, update, numbers, side, bits, narrow):
+        found = update if narrow else self._make("matrix in bf16", numbers, bits)
         norm = self._make("norm of the matrix", 1, bits)
         least_norm = self._make("norm of the matrix, not 0", 1, bits)
         del norm, least_norm

@@ -5,12 +5,14 @@ makes, holds and frees while the step runs is said in a file of its own: `tensor
 `pipelines`, `autograd` (checkpointing) and `sharding`.
 """
 
-from ..catalog.weights import adapters, layers, weights
+from ..ask.choices import LIBRARIES
+from ..catalog.weights import adapters, buffered, layers, weights
 from .context import Ring
-from .expert_parallel import Experts
+from .expert_parallel import OWN, Experts
 from .letters import Letter, up
 from .sharding import Sharding
 from .tensor_parallel import TensorParallel
+from .ulysses import Ulysses
 
 
 def tensor(step):
@@ -30,10 +32,12 @@ def experts(step):
 
 
 def context(step):
-    """Attention goes around a ring."""
-    mesh = step.setup.mesh
-    if mesh.context > 1:
-        step.ring = Ring(Letter(mesh.context, "C"), step.in_ring, mesh.rotation)
+    """Attention goes around a ring, or swaps heads for tokens."""
+    mesh, parts = step.setup.mesh, Letter(step.setup.mesh.context, "C")
+    if mesh.rotation == "ulysses":
+        step.ring = Ulysses(parts)
+    elif mesh.context > 1:
+        step.ring = Ring(parts, step.in_ring, mesh.rotation)
 
 
 def stages(step):
@@ -58,18 +62,23 @@ def checkpointing(step):
 
 
 def data(step):
-    """FSDP divides each network; ZeRO-1 has one buffer of weights and one of gradients; DDP's buckets may be the gradients."""
+    """FSDP divides each network; ZeRO-1 has buffers of weights and of gradients, experts their own; DDP's buckets may be the gradients."""
     setup = step.setup
     if setup.fsdp:
         for network in step.networks:
             network.sharding = Sharding(step, network, step.weights_of(network), step.shards)
         step.tensors = [(w.group, step.share(w), count) for w, _, count in step.trained]
     elif setup.sharding == "zero1":
-        numbers = Letter(int(sum(n * count for _, n, count in step.trained)), "P")
-        each = up(numbers, step.shards)
-        step.padded, step.tensors = step.shards * each, [("last", each, 1)]
+        library = setup.precision in LIBRARIES  # whose gradients are added to another buffer, and dropped
+        step.flats, step.tensors, own = [], [], OWN if step.experts else ()
+        groups = [("P", False, step.shards), *([("P_e", True, Letter(setup.expert_shards, "G_e"))] if own else [])]
+        for letter, of_experts, sharers in groups:
+            numbers = (n * count for w, n, count in step.trained if w.name.endswith(own) == of_experts)
+            each = up(Letter(buffered(step.whole, setup.gpus) if library else int(sum(numbers)), letter), sharers)
+            step.flats.append(sharers * each)
+            step.tensors.append(("last", each, 1))
         for parameter in step.parameters():
-            if parameter.node is not None:
+            if parameter.node is not None and not library:
                 parameter.grad = parameter  # a view of a buffer, which each gradient is added to
     elif setup.buckets == "views":
         for parameter in step.parameters():

@@ -11,7 +11,6 @@ from dataclasses import replace
 from ..ask import schedules
 from ..catalog.weights import ENDS
 from .autograd import Accumulate, backward
-from .context import cut
 from .letters import Letter, over, product, text
 from .programs import Network, source
 from .schedule import Loop, one_after_another
@@ -229,7 +228,7 @@ class PipelineStep(Step):
         own = self.batch[0], self.sequence
         if self.ring:
             positions = new(tape, "positions", shape[1:], INT64)
-            self.held = cut(tape, [shape[:1]] * (self.first + self.last) + [()], shape[1], self.ring.parts)
+            self.held = self.ring.cut(tape, [shape[:1]] * (self.first + self.last) + [()], shape[1])
             self.positions = Tensor(own[1:], contiguous_strides(own[1:]), positions.storage, INT64)
         self.tokens = whole and Tensor(own, contiguous_strides(own), whole.storage, INT64)
         self.targets = targets and Tensor(own, contiguous_strides(own), targets.storage, INT64)

@@ -44,6 +44,7 @@ class Unit:
         self.state, self.training, self.whole, self.gathered, self.indices = "idle", "idle", False, None, []
         self.shares = [share(p.shape, shards, axis) for p in parameters]
         self.kept = None  # what was received, where replicas average it
+        self.between = []  # its share among fewer GPUs, from forward to backward
         self.accumulated = {}
 
     # Gathering.
@@ -57,12 +58,14 @@ class Unit:
             self.gathered = ()
             return
         with tape.within(part="communication", stream=GATHERS):
-            if sharding.offloads:
+            if sharding.offloads and not self.between:
                 inputs = [self._input(p, numbers) for p, numbers in self._each()]
             else:
                 kinds = (self.frozen, sharding.cast), (self.adapters, sharding.casts_adapters)
                 flat = sum((numbers for numbers, cast in kinds if cast), 0)
-                inputs = tape.take(f"{self.name} copied", (flat, sharding.width)) if flat else None
+                flat = over(self.shards * flat, sharding.few) if self.between else flat
+                copies = flat and not sharding.offloads
+                inputs = tape.take(f"{self.name} copied", (flat, sharding.width)) if copies else None
             self.gathered = tape.take(
                 f"{self.name} gathered", sharding.flat(self.shards, self.frozen, self.adapters), kind="gathered"
             )
@@ -102,6 +105,7 @@ class Unit:
             parameter.storage.pieces = (piece,)
         copy = None  # noqa: F841
         copies.clear()
+        self.between.clear()
         self.whole = True
         if self.training == "forward" and not self.alone:
             sharding.last_gathered = self.gathered
@@ -112,9 +116,14 @@ class Unit:
         return (*self.tape.at(*AROUND), *parameter.place) if self.name == "model" else self.tape.place
 
     def reshard(self):
-        """Free the whole tensors."""
-        if self.whole and (self.training != "forward" or self.reshards):
-            for parameter in self.parameters:
+        """Free the whole tensors; after forward a copy of a part of each may stay. Source: `to_sharded_post_forward`."""
+        sharding, forward = self.sharding, self.training == "forward"
+        if self.whole and (not forward or self.reshards):
+            for parameter, numbers in self._each():
+                if forward and sharding.few:
+                    part = over(self.shards * numbers, sharding.few), parameter.type.width
+                    with self.tape.within(place=self._place(parameter)):
+                        self.between += self.tape.take(f"{self.name} between", part, part="unsharded")
                 parameter.storage.free()
             self.whole = False
 
@@ -185,8 +194,11 @@ class Unit:
         if self.training == "backward":
             return
         self.training = "backward"
-        self.unshard()
-        self.wait_for_unshard()
+        with self.tape.within(
+            loss=self.tape.loss and self.name not in ("root", "model")
+        ):  # no module's, though the loss calls it
+            self.unshard()
+            self.wait_for_unshard()
         if self.indices:
             place = self.indices.pop()
             if place > 0:
@@ -314,7 +326,7 @@ class Sharding:
 
     Attributes:
         own: where several GPUs divide experts, the `Cut` of their weights; else None.
-        gradients: unit -> its gradients' shards. order: units in the order in which forward left them. sends: whether this batch's
+        few: how many GPUs hold a unit between forward and backward, where these are fewer than all. gradients: unit -> its gradients' shards. order: units in the order in which forward left them. sends: whether this batch's
             gradients are sent. last: whether this is the last backward before that: units are then freed, and `order` is cleared.
     """
 
@@ -329,6 +341,7 @@ class Sharding:
         self.narrows = self.adapted and setup.reduced_dtype != setup.trained_dtype
         self.mixed = self.adapted and not setup.dtypes.autocast and setup.trained_dtype != setup.base_dtype
         self.moves, self.gradient_shape = network.split.moves, network.split.gradient_shape
+        self.few = Letter(setup.resharding_gpus, "G_r") if setup.resharding == "group" else None
         self.order, self.sent, self.gradients, self.last_gathered, self.root = [], [], {}, None, None
         self.ending, self.sends, self.last = False, True, True
         self.own, self.move = step.own, step.move if setup.optimizer_in_backward else None
@@ -387,8 +400,8 @@ class Sharding:
             if self.own:  # a module's own units come after it
                 units[f"blocks.{i}.mlp.own"] = inner[f"blocks.{i}.mlp.own"]
         if setup.sharding_units == "block+ends":
-            unit("ends", ["norm", "head"], how == "ends")
-        unit("model" if setup.sharding_units == "model" else "root", [""], how == "root")
+            unit("ends", ["norm", "head"], how in ("ends", "group"))
+        unit("model" if setup.sharding_units == "model" else "root", [""], how in ("root", "group"))
         return units
 
     def _enter(self, path, args):

@@ -8,7 +8,7 @@ frames hold the same variables. What an operation makes, saves and frees stands 
 import sys
 from types import ModuleType
 
-from . import attention, autograd, experts, losses
+from . import attention, autograd, experts, functions, losses
 from . import operations as op
 from .letters import over, product
 from .tape import BOOL, FP32, INT32, INT64, Storage
@@ -140,7 +140,7 @@ class Methods:
     view, reshape = _titled("view", _reshape), _titled("reshape", _reshape)
     contiguous = _titled("contiguous", op.contiguous)
     repeat_interleave = _titled(
-        "repeat_interleave", lambda x, groups, title, dim: attention.repeat_heads(x, groups, title)
+        "repeat_interleave", lambda x, groups, title, dim: attention.repeat_heads(x, groups, title, dim)
     )
     float, long, bool, int = _cast("float", FP32), _cast("long", INT64), _cast("bool", BOOL), _cast("int", INT32)
     to = _cast("to")
@@ -200,6 +200,9 @@ class Methods:
 
     def transpose(x, a, b):
         return op.transpose(x, a % len(x.shape), b % len(x.shape))
+
+    def permute(x, *axes):
+        return functions.reordered(x, axes)
 
     def unsqueeze(x, axis):
         return op.unsqueezed(x, (slice(None),) * (axis % (len(x.shape) + 1)) + (None,))
@@ -562,8 +565,10 @@ nn = _module(
     "torch.nn", functional=functional, Module=Module, ModuleList=ModuleList, Linear=Linear, Embedding=Embedding,
     LayerNorm=LayerNorm, RMSNorm=RMSNorm, Identity=Identity, Parameter=lambda later: later,
 )  # fmt: skip
+#: It fills a tensor that is there.
+distributed = _module("torch.distributed", all_to_all_single=lambda out, x, group: None)
 torch = _module(
-    "torch", nn=nn, float32=FP32, int32=INT32, bool=BOOL, arange=arange, cat=cat, empty=Later, no_grad=no_grad,
+    "torch", nn=nn, distributed=distributed, autograd=_module("torch.autograd", Function=functions.Function), float32=FP32, int32=INT32, bool=BOOL, arange=arange, cat=cat, empty=Later, no_grad=no_grad,
     ones=_filled("ones"), zeros=_filled("zeros"), tensor=tensor, where=where, tril=lambda x: Mask(),
 )  # fmt: skip
 #: What stands for each of PyTorch's modules.

@@ -15,7 +15,7 @@ from ..ask.choices import COMMON_OPTIMIZERS, DTYPE_BYTES, LIBRARIES, OPTIMIZERS
 from ..ask.schedules import ONE_STAGE
 from ..ask.setup import Setup
 from ..catalog import Model
-from ..catalog.weights import adapters, numbers_of, weights
+from ..catalog.weights import adapters, buffered, numbers_of, summed, weights
 from .attention import MASK_MULTIPLE
 from .buckets import buckets
 from .context import own_sequence
@@ -42,9 +42,20 @@ def letters(model, setup, rounding=1, rank=0) -> dict[str, int]:
         "w": DTYPE_BYTES[dtypes.compute if setup.fsdp else setup.base_dtype], "w_s": DTYPE_BYTES[setup.base_dtype],
         "c": DTYPE_BYTES[dtypes.compute], "s_b": DTYPE_BYTES[setup.state_dtype], "r": DTYPE_BYTES[setup.reduced_dtype],
         "m_w": DTYPE_BYTES[dtypes.master] if dtypes.master else 0, "G": setup.shards, "R": setup.replicas,
-        "C": setup.mesh.context, "C_l": rows_at_once(model, setup) if setup.loss == "linear-cross-entropy" else 0, "E_p": setup.mesh.expert, "G_e": setup.expert_shards, "X": received(model, setup) if setup.mesh.expert > 1 else 0, "P": numbers_of(model, setup.adapters, without) if setup.sharding == "zero1" or setup.precision in LIBRARIES else 0, "Q": _bucketed(whole, setup, rounding, rank),
+        "C": setup.mesh.context, "C_l": rows_at_once(model, setup) if setup.loss == "linear-cross-entropy" else 0, "E_p": setup.mesh.expert, "G_e": setup.expert_shards, "G_r": setup.resharding_gpus, "X": received(model, setup) if setup.mesh.expert > 1 else 0, **_flat(model, setup, without), "Q": _bucketed(whole, setup, rounding, rank),
         "t": setup.mesh.tensor, "r_A": setup.adapters.rank if setup.adapters else 0, "w_A": DTYPE_BYTES[setup.trained_dtype] if setup.adapters else 0,
     }  # fmt: skip
+
+
+def _flat(model, setup, without):
+    """P: numbers that lie side by side in one buffer. P_e: those of experts that several GPUs divide, in a buffer of their own."""
+    if setup.precision == "bf16-megatron" and setup.sharding == "zero1":
+        return {"P": buffered(model, setup.gpus), "P_e": 0}
+    if setup.sharding != "zero1" and setup.precision not in LIBRARIES:
+        return {"P": 0, "P_e": 0}
+    found = [w for w in weights(model) if w.name.endswith(OWN) and w.group not in without]
+    own = summed(model, lambda w: w.numbers, found) if setup.mesh.expert > 1 else 0
+    return {"P": numbers_of(model, setup.adapters, without) - own, "P_e": own // setup.mesh.expert}
 
 
 def _bucketed(model, setup, rounding, rank):
@@ -154,7 +165,7 @@ LETTERED = frozenset(
     experts experts_per_token expert_width activation""".split()
 )
 LETTERED_SETUP = frozenset(
-    "batch sequence accumulation loss_chunks checkpoint_every dropout gpus replicas mesh adapters".split()
+    "batch sequence accumulation loss_chunks checkpoint_every dropout gpus resharding_gpus replicas mesh adapters".split()
 )
 _features = attrgetter(*(f.name for f in fields(Model) if f.name not in LETTERED))
 _switches = attrgetter(*(f.name for f in fields(Setup) if f.name not in LETTERED_SETUP))
@@ -204,8 +215,9 @@ def _thresholds(model, setup, without):
     lora = setup.adapters
     trained = adapters(model, lora.rank, lora.takes) if lora else [w for w in weights(model) if w.count]
     numbers = [weight.numbers for weight in trained]
-    if setup.sharding == "zero1":  # one share
-        numbers = [-(-numbers_of(model, lora, without) // setup.shards)]
+    if setup.sharding == "zero1":  # one share, and one of experts that are divided
+        flat = _flat(model, setup, without)
+        numbers = [-(-flat["P"] // setup.shards), *[-(-flat["P_e"] // setup.expert_shards)] * (setup.mesh.expert > 1)]
     return tuple(tuple(number >= size for size in (QUANTIZED, PAGED)) for number in numbers)
 
 
@@ -240,6 +252,9 @@ def _divided(model, setup):
     mesh, found = setup.mesh, ()
     if mesh.context * mesh.pipeline > 1:
         found = setup.sequence == 2 * mesh.context, setup.own_sequence == mesh.tensor
+    if mesh.rotation == "ulysses":
+        heads, keys, parts = model.heads // mesh.tensor, model.kv_heads // mesh.tensor, mesh.context
+        found += heads == parts, (keys > parts) - (keys < parts), heads == max(keys, parts), setup.own_sequence == 1
     if mesh.expert > 1:
         trivial = model.experts == mesh.expert, received(model, setup) == 1
         found += *trivial, min(setup.expert_shards, 2), along(model, setup)

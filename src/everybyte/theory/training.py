@@ -6,8 +6,9 @@ from ..ask.choices import DTYPE_BYTES, LIBRARIES
 from ..ask.mesh import DIVIDED
 from ..catalog.weights import ENDS, linears, quantized
 from .autograd import backward
-from .context import cut, own, own_sequence
+from .context import own, own_sequence
 from .letters import Letter, over, product, up
+from .offloading import OnHost
 from .operations import scale
 from .optimizers import Optimizer
 from .passes import PASSES
@@ -57,6 +58,7 @@ class Step:
 
     def __init__(self, model, setup, segments, chunks, batches, stepped, place=0):
         self.tape, self.setup, self.batches, self.stepped, self.in_ring = Tape(), setup, batches, stepped, place
+        self.pack = OnHost(self.tape).pack if setup.offload == "activations" else self.tape.pack
         self.whole, self.segments, self.chunks = model, segments, chunks
         self.model, self.batch = Fields(model), (Letter(setup.batch, "B"), Letter(setup.sequence, "S"))
         self.sequence, self.shards = own_sequence(setup), Letter(setup.shards, "G")
@@ -77,11 +79,11 @@ class Step:
             parameter.hooks.append(_moved)
         for parameter in self.parameters() if setup.optimizer_in_backward and not setup.fsdp else ():
             parameter.hooks.append(self.move)
-        if setup.precision in LIBRARIES:
-            self.padded = Letter(model.parameters, "P")
+        if setup.precision in LIBRARIES and setup.sharding == "none":
+            self.flats = [Letter(model.parameters, "P")]
             if setup.precision == "bf16-deepspeed":  # all side by side, aligned to 4 bytes
-                self.padded = 2 * up(self.padded, 2)
-                self.tensors = [("last", self.padded, 1)]
+                self.flats = [2 * up(self.flats[0], 2)]
+                self.tensors = [("last", self.flats[0], 1)]
         self.optimizer = Optimizer(self, self.tensors)
 
     def made(self, beside):
@@ -129,10 +131,11 @@ class Step:
             found = [Piece(self.share(w), self.stored.width, "parameters", count) for w, _, count in self.weights]
         elif setup.sharding == "zero1":
             wide = self.beside.width if setup.adapters else self.stored.width
-            found = [Piece(self.padded, wide, part) for part in ("parameters", "gradients")]
+            kept = ("parameters",) if setup.precision in LIBRARIES else ("parameters", "gradients")
+            found = [Piece(flat, wide, part) for flat in self.flats for part in kept]
             found += self._whole() if setup.adapters else []
         elif setup.precision == "bf16-deepspeed":
-            found = [Piece(self.padded, self.stored.width, "parameters")]
+            found = [Piece(flat, self.stored.width, "parameters") for flat in self.flats]
         else:
             found = self._whole()
         if setup.adapters and setup.sharding != "zero1":
@@ -142,7 +145,7 @@ class Step:
             part = "gradients" if setup.buckets == "views" else "communication"
             found.append(Piece(Letter(1, "Q"), 1, part))
         if setup.precision in LIBRARIES:
-            found.append(Piece(self.padded, 4, "gradients"))
+            found += [Piece(flat, 4, "gradients") for flat in self.flats]
         elif setup.master_gradients != "bf16":
             found += [Piece(numbers, 4, "gradients", count) for _, numbers, count in self.trained]
         found += [*self._buffers(), *self.optimizer.rest()]
@@ -195,7 +198,7 @@ class Step:
             with tape.turn("batch", i):
                 tape.phase = "forward"
                 inputs = self._inputs()
-                with tape.casting():
+                with tape.casting(), tape.within(pack=self.pack):
                     loss = self.forward(*inputs)
                 tape.mark("after_forward")
                 tape.phase = "backward"
@@ -212,7 +215,7 @@ class Step:
     def updated(self):
         """The optimizer's step, which ends the step. Returns all operations."""
         tape, tape.phase = self.tape, "optimizer step"
-        if self.setup.offload == "none":
+        if self.setup.offload != "cpu":
             self.update()
         tape.mark("after_step")
         tape.running = False
@@ -239,7 +242,7 @@ class Step:
         """Inputs in, loss out. GPUs that share sequences hold their own tokens until backward has ended."""
         if self.ring:
             batch, sequence = self.batch
-            self.held = cut(self.tape, [(batch,), (batch,), ()], sequence, self.ring.parts)
+            self.held = self.ring.cut(self.tape, [(batch,), (batch,), ()], sequence)
             inputs = [own(x, self.ring.parts) for x in inputs]
         return self.network.forward(*inputs)
 

@@ -9,8 +9,11 @@ from torch import nn
 
 from ...ask.choices import OPTIMIZERS
 from ...ask.setup import Setup
-from ..saving.resharding import resharded
-from ..step import Trainer
+from ..saving.muon import gathering
+from ..saving.offloading import offloading
+from ..saving.resharding import into_groups, resharded
+from ..step import Trainer, make_optimizer
+from .buffers import DistributedBuffers
 from .in_backward import InBackward
 from .outputs import WithLogits
 
@@ -20,8 +23,17 @@ MOST = 1.0
 
 def trainer_of(module: nn.Module, setup: Setup, autocast: Callable | None = None) -> Trainer:
     """The trainer whose steps are those of the setup's loop. Arguments as for `Trainer`."""
-    trainer = (Looped if setup.looped else Trainer)(module, setup, autocast)
+    buffered = setup.precision == "bf16-megatron" and setup.sharding == "zero1"
+    with into_groups(setup):
+        trained = setup.replace(precision="bf16") if buffered else setup
+        trainer = (Looped if setup.looped else Trainer)(module, trained, autocast)
+    if buffered:
+        trainer.optimizer = DistributedBuffers(
+            (p for p in module.parameters() if p.requires_grad), make_optimizer(setup)
+        )
     resharded(trainer.module, setup)
+    offloading(trainer, setup)
+    gathering(trainer, setup)
     if setup.optimizer_in_backward:
         trainer.optimizer = InBackward(trainer.module, setup)
     return trainer

@@ -12,16 +12,20 @@ import torch
 from torch.distributed.tensor.experimental import context_parallel
 from torch.distributed.tensor.experimental._attention import set_rotate_method
 
+from .ulysses import exchanging
+
 #: What PyTorch calls each way around.
 ROTATIONS = {"all-gather": "allgather", "all-to-all": "alltoall"}
 
 
 def going_around(ring, rotation: str, inputs):
-    """PyTorch's `context_parallel` over a ring: within it each of the inputs has this GPU's own tokens.
+    """PyTorch's `context_parallel` over a ring, or DeepSpeed's exchange: within it each of the inputs has this GPU's own tokens.
 
     Args:
-        ring: a device mesh of one dimension. rotation: a key of `ROTATIONS`. inputs: (B, S) each, and positions (S,).
+        ring: a device mesh of one dimension. rotation: a key of `ROTATIONS`, or `ulysses`. inputs: (B, S) each, and positions (S,).
     """
+    if rotation == "ulysses":
+        return exchanging(ring, inputs)
     set_rotate_method(ROTATIONS[rotation])
     along = [x.dim() - 1 for x in inputs]
     return context_parallel(ring, buffers=list(inputs), buffer_seq_dims=along, no_restore_buffers=set(inputs))

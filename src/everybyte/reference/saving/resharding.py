@@ -1,6 +1,10 @@
 """Which of FSDP's units are freed after forward, where it is not as PyTorch has it by default."""
 
+from contextlib import contextmanager
+from unittest import mock
+
 from torch import nn
+from torch.distributed import fsdp
 
 from ...ask.setup import Setup
 from ..parallel import units
@@ -20,3 +24,15 @@ def resharded(module: nn.Module, setup: Setup) -> nn.Module:
     elif setup.resharding == "not-last":
         units(module)[-1].set_reshard_after_forward(False)
     return module
+
+
+@contextmanager
+def into_groups(setup: Setup):
+    """Within it each unit is told how many GPUs hold it from forward to backward: PyTorch asks that where a unit is made."""
+
+    def told(module, reshard_after_forward=None, **options):
+        return fully_shard(module, reshard_after_forward=setup.resharding_gpus, **options)
+
+    fully_shard = fsdp.fully_shard
+    with mock.patch.object(fsdp, "fully_shard", told if setup.resharding == "group" else fully_shard):
+        yield

@@ -1,8 +1,8 @@
 """Python imports this first in every process of a rehearsal: it starts `watch`, then the `sitecustomize` that it hides."""
 
-import importlib.util
 import os
 import sys
+from importlib import machinery, util
 
 _HERE = os.path.dirname(os.path.abspath(__file__))
 
@@ -10,9 +10,9 @@ _HERE = os.path.dirname(os.path.abspath(__file__))
 def _next():
     """The `sitecustomize` that this one stands before."""
     paths = [path for path in sys.path if os.path.abspath(path or ".") != _HERE]
-    spec = importlib.machinery.PathFinder.find_spec("sitecustomize", paths)
+    spec = machinery.PathFinder.find_spec("sitecustomize", paths)
     if spec and spec.loader:
-        module = importlib.util.module_from_spec(spec)
+        module = util.module_from_spec(spec)
         spec.loader.exec_module(module)
 
 

@@ -1,28 +1,20 @@
-"""Exercises of chapter 35: what changes with mixtures of experts and with a million tokens?"""
+"""Exercises of chapter 35: what do 256 experts cost, on which GPU?"""
 
 from random import Random
 
-from ...formulas.symbols import A, A_kv, B, C, D, S
+from ...formulas.symbols import B, E_t, H, S, rho
 from . import Case, Mesh, alike, answers, program, run
 
-MIXTRAL = run("mixtral-8x7b", batch=1, sequence=4096, precision="bf16", gpus=8, mesh=Mesh(expert=8))
-LLAMA = run("llama-3.1-8b", batch=1, sequence=2**20, precision="bf16")
-#: Of exercise 35.5: visits that eight experts have.
+GPUS = 64
+DEEPSEEK = run("deepseek-v3", batch=1, sequence=4096, precision="bf16", gpus=GPUS, mesh=Mesh(expert=GPUS))
+#: Of exercise 35.3: visits that eight experts have.
 VISITS = (900, 100, 700, 300, 1200, 200, 500, 196)
-WEIGHTS = int(MIXTRAL.at("experts.weights"))
+WEIGHTS = int(DEEPSEEK.at("experts.weights"))
 
 
-def rows(routing):
-    return int(MIXTRAL.at("experts.kept", mesh=Mesh(expert=8, routing=routing)))
-
-
-def ring(name="forward", parts=256, rotation="all-gather"):
-    """A `context.` formula of a million tokens."""
-    return int(LLAMA.at(f"context.{name}", gpus=parts, mesh=Mesh(context=parts, rotation=rotation)))
-
-
-def kept(copies=1):
-    return (2 * B * S * D * ((2 + copies) * A + 2 * A_kv) + 4 * B * S * A) / C
+def travelling(numbers=H, scales=H / 32, index=8, came=rho):
+    """Rows of so many bytes that are sent, and those that come."""
+    return (1 + came) * B * S * E_t * (numbers + scales + index)
 
 
 def most(gpus=4, each=2):
@@ -57,16 +49,15 @@ def sent(choices, experts, gpus, *, ordered=True, consecutive=True, once=False):
 
 
 ANSWERS = {
-    "35.1": answers(WEIGHTS, all=8 * WEIGHTS, two=WEIGHTS * 2 // 3, fp32=2 * WEIGHTS),
+    "35.1": answers(WEIGHTS, all=GPUS * WEIGHTS, two=WEIGHTS * 2 // 3, dense=WEIGHTS * 61 // 58, fp32=2 * WEIGHTS),
     "35.2": answers(
-        kept(),
-        copy=kept(0),
-        all=kept() * C,
-        logarithms=2 * B * S * D * (3 * A + 2 * A_kv) / C,
-        heads=(10 * B * S * D * A + 4 * B * S * A) / C,
+        travelling(),
+        scales=travelling(scales=0),
+        sent=travelling(came=0),
+        sixteen=travelling(2 * H, 0),
+        numbers=travelling(index=0),
     ),
-    "35.3": answers(rows(4.0) / rows(1.0), four=4, all=1 + 7 * (rows(2.0) / rows(1.0) - 1), two=rows(2.0) / rows(1.0)),
-    "35.4": answers(ring, rotation="all-to-all", name="kept", parts=64, quarter=ring(parts=64) // 4),
-    "35.5": answers(most(), expert=most(8, 1), emptiest=696 / 1024, rows=1400),
-    "35.6": program(sent, visits, alike, ordered=False, consecutive=False, once=True),
+    "35.3": answers(most(), expert=most(8, 1), emptiest=696 / 1024, rows=1400),
+    "35.4": answers(int(DEEPSEEK.at("experts.worst")), gpus=GPUS, visits=8, own=4),
+    "35.5": program(sent, visits, alike, ordered=False, consecutive=False, once=True),
 }

@@ -93,6 +93,18 @@ class Deck:
             raise ValueError(f"drill.ids: {order!r} is empty or names a card twice")
         return Drill(self, order)
 
+    def room(self):
+        """The interview room: one card at a time, full of keys; what was wrong comes back. For a notebook."""
+        from .room import shown
+
+        return shown(self)
+
+    def save_room(self, path: str | Path) -> Path:
+        """Write the room as a page that needs no network, with cards to print on both sides of paper."""
+        from .room import page
+
+        return _write(path, page([self]).encode())
+
     def page(self, part: int) -> str:
         """One part's cards as a page of Markdown for printing.
 

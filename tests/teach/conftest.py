@@ -1,0 +1,3 @@
+"""Cards run in Node as in a browser."""
+
+from javascript import node  # noqa: F401
