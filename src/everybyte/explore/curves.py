@@ -85,7 +85,7 @@ def linear_attention(setup: Setup | None = None) -> Explorer:
     controls = [
         Slider("heads", "heads", 1, _HEADS, 32),
         Choice("width", "width of a head", widths, "128 wide", kind="slider"),
-        steps("chunk", "tokens in a chunk", powers(4, 8), 64),
+        steps("chunk", "chunk", powers(4, 8), 64, said="{} tokens in a chunk".format),
         *asked(setup, "batch"),
         steps("sequence", "sequence (tokens)", powers(9, 17), 4096),
     ]
