@@ -328,9 +328,8 @@ def align(
     setup = setup.of(objective.own)
     frozen = frozen or ("none" if method == "dpo" and objective.reference == "before" else "whole")
     checks.one_of("align", "frozen", frozen, get_args(Frozen))
-    headroom = kept_free("align", headroom)
+    headroom, card = kept_free("align", headroom), None if gpu is None else computes(setup, gpu)
     _check(objective, setup, frozen, rollout)
-    card = None if gpu is None else computes(setup, gpu)
     scored = not objective.in_step
     steps = {"policy": budget(objective, setup)}
     alone = {"policy": steps["policy"] if scored else budget(replace(objective, reference="before"), setup)}
@@ -342,10 +341,9 @@ def align(
         held[ENGINE] = between[ENGINE] = rollout.held(model, card)
         generating = _all(between)
         if rollout.asleep:
-            standing = {"other": held[ENGINE].get("other", 0)}
-            between = {name: parts for name, parts in between.items() if name != ENGINE} | (
-                {ENGINE: standing} if standing["other"] else {}
-            )
+            standing = held[ENGINE].get("other", 0)
+            del between[ENGINE]
+            between |= {ENGINE: {"other": standing}} if standing else {}
     most = {name: _learning(name, step, between, objective) for name, step in steps.items()}
     learning = max(most, key=lambda name: _all(most[name]))
     scoring = {

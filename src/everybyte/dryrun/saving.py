@@ -107,14 +107,8 @@ def compiled(make: Callable[[], nn.Module], *inputs: Tensor, budget: float = 1.0
         given[:] = ["parameter" if isinstance(x, nn.Parameter) else "input" for x in asked]
         table = dict(decomposition.select_decomp_table())
         table[aten.native_layer_norm.default] = _norm(table[aten.native_layer_norm.default])
-        return aot_module_simplified(
-            graph,
-            asked,
-            fw_compiler=forward,
-            bw_compiler=backward,
-            partition_fn=compile_fx.partition_fn,
-            decompositions=table,
-        )
+        ways = {"fw_compiler": forward, "bw_compiler": backward, "partition_fn": compile_fx.partition_fn}
+        return aot_module_simplified(graph, asked, **ways, decompositions=table)
 
     with ExitStack() as stack:
         stack.enter_context(FakeTensorMode(allow_non_fake_inputs=True))
