@@ -312,7 +312,7 @@ def _traced(cases, updates):
         printer.batches[_joined(key)] = found[id(course)][1]
     for key, (model, setup) in updates.items():
         plan = Plan(model, setup)
-        step = Step(model, setup, plan.segments, plan.chunks, 0, plan.loops["layer"].turns)
+        step = Step(model, setup, plan.segments, plan.chunks, 0, plan.stepped)
         rest = [piece for piece in step.rest() if piece.part in kept]
         items = nested(stretched(step.run(), plan.loops), plan.loops)
         printer.updates[_joined(key)] = printer.step(rest, items)
