@@ -204,6 +204,7 @@ CASES = {
     "Ray": Case("ray.exceptions.OutOfMemoryError: Task was killed due to the node running low on memory.", "host"),
     "NumPy": Case("numpy._core._exceptions._ArrayMemoryError: Unable to allocate 4.00 GiB for an array with shape (1024, 1048577) and data type float32", "host"),
     "Jetson": Case("NvMapMemAllocInternalTagged: 1075072515 error 12\nNvMapMemHandleAlloc: error 0", "unified", "", "page cache"),
+    "a Spark's kernel": Case("NVRM: nvAssertOkFailedNoLog: Assertion failed: Out of memory [NV_ERR_NO_MEMORY] (0x00000051) returned from _memdescAllocInternal", "unified", "", "page cache"),  # NVIDIA/open-gpu-kernel-modules#1358
     "exact": Case("[W CUDACachingAllocator.cpp:3933] memory allocation failed with OOM on device 0 while trying to allocate 983564288 bytes (free: 539387494, total: 1717986918).\n"
                   + traceback("t.py:8 <module> l=m(x).square().mean()", CALL, "torch/nn/modules/linear.py:134 forward return F.linear(input, self.weight, self.bias)")
                   + two("938.00 MiB", "1.60 GiB", "514.40 MiB", "1.09 GiB", "362.41 MiB", "3.59 MiB"), "need", "forward"),

@@ -42,7 +42,7 @@ def test_ppo_of_qwen_is_four_models():
 
 def test_grpo_and_dpo_are_two():
     for method in ("grpo", "dpo"):
-        found = eb.align(method, QWEN, SETUP)
+        found = eb.align(method, QWEN, SETUP, reference={"grpo": "before"}.get(method))
         assert found.rule == 18 * P and eb.units.gib(found.rule, 1) == "127.7 GiB"
         assert summed(found.held) == 18 * P
 
@@ -76,12 +76,12 @@ def test_a_tied_models_value_model_may_take_most():
 
 def test_frozen_models_whole_divided_or_elsewhere():
     setup = SETUP.replace(gpus=8, sharding="zero3")
-    whole = eb.align("grpo", QWEN, setup)
-    divided = eb.align("grpo", QWEN, setup, frozen="sharded")
-    none = eb.align("grpo", QWEN, setup, frozen="none")
+    whole, divided, none = (
+        eb.align("grpo", QWEN, setup, reference="before", frozen=how) for how in ("whole", "sharded", "none")
+    )
     assert whole.peak - none.peak == 2 * P
     assert divided.peak - none.peak == 2 * P // 8  # all of its rows divide by 8
-    assert none.peak == eb.budget(eb.Objective(QWEN, "grpo"), setup).peak
+    assert none.peak == eb.budget(eb.Objective(QWEN, "grpo", "before"), setup).peak
     pairs = eb.align("dpo", QWEN, setup, reference="before")
     scored = eb.align("dpo", QWEN, setup, reference="before", frozen="sharded")
     assert scored.peak - pairs.peak == 2 * P // 8
@@ -90,16 +90,17 @@ def test_frozen_models_whole_divided_or_elsewhere():
 def test_a_frozen_model_with_odd_rows_is_divided_as_fsdp_does():
     odd = SMALL.replace(vocabulary=1001, ffn_width=98)
     setup = TINY.replace(gpus=4, sharding="zero3", precision="bf16")
-    found = eb.align("grpo", odd, setup, frozen="sharded")
+    found = eb.align("grpo", odd, setup, reference="before", frozen="sharded")
     assert found.held["reference"]["parameters"] == eb.dry_run(odd, setup.replace(batch=1)).parts["parameters"]
 
 
 def test_adapters_share_the_reference():
     setup = TINY.replace(adapters=eb.Lora(rank=4))
     for method in ("dpo", "grpo"):
-        found = eb.align(method, SMALL, setup)
+        when = {"grpo": "before"}.get(method)
+        found = eb.align(method, SMALL, setup, reference=when)
         assert found.held["reference"] == {"parameters": 0}
-        assert summed(found.parts) == found.peak == eb.budget(eb.Objective(SMALL, method), setup).peak
+        assert summed(found.parts) == found.peak == eb.budget(eb.Objective(SMALL, method, when), setup).peak
     with pytest.raises(ValueError, match="Setup.adapters: .* has not so many bytes for each parameter"):
         found.rule  # noqa: B018
 
@@ -114,10 +115,94 @@ def test_a_rollout_has_weights_and_a_cache():
     )
     beside = sum(rollout.held(QWEN).values())
     assert awake.peak - asleep.peak == beside
-    assert awake.generating == asleep.generating == 14 * P + 2 * P + beside  # between steps no gradients
+    assert awake.generating == asleep.generating == 14 * P + beside  # between steps no gradients
     shared = eb.align("grpo", QWEN, SETUP, rollout=eb.Rollout(sequences=16, context=8192, weights="shared"))
     assert awake.generating - shared.generating == 2 * P
     assert not awake.fits
+
+
+def test_grpo_has_no_reference_unless_asked():
+    """As trl 1.16's GRPOConfig, whose beta is 0.0; with one, its log-probabilities are given to the step too."""
+    alone, beside = (eb.align("grpo", QWEN, SETUP, reference=r) for r in (None, "before"))
+    assert list(alone.held) == ["policy"] and alone.rule == 16 * P and not alone.scoring
+    assert list(beside.held) == ["policy", "reference"] and beside.scoring
+    none, before = (eb.dry_run(eb.Objective(SMALL, "grpo", r), TINY) for r in ("none", "before"))
+    assert eb.budget(eb.Objective(SMALL, "grpo"), TINY).peak == none.peak < before.peak
+    with pytest.raises(ValueError, match="Objective.reference: 'none' with ppo"):
+        eb.Objective(SMALL, "ppo", "none")
+
+
+SHARDED = SETUP.replace(gpus=8, sharding="zero3", precision="bf16-mixed")
+WEIGHTS = 2 * P
+
+
+def phases(**rollout):
+    engine = eb.Engine(utilization=0.5, graphs="0.5 GiB", outside=0)
+    asked = eb.Rollout(sequences=16, context=8192, engine=engine, **rollout)
+    found = eb.align("grpo", QWEN, SHARDED, "h100-80gb", rollout=asked)
+    return found, {phase.name: phase for phase in found.timeline().phases}
+
+
+def test_the_phases_of_a_colocated_engine():
+    found, turns = phases(asleep=True)
+    assert list(turns) == ["generate", "train", "wake: weights", "sync weights", "wake: cache"]
+    served = eb.serve(QWEN, "h100-80gb", 8192, engine=found.rollout.engine)
+    rest, weights, cache, graphs = (
+        sum(found.between["policy"].values()),
+        WEIGHTS + QWEN.positions * 256,
+        served.blocks * served.pool.bytes,
+        2**29,
+    )
+    run = served.requested - served.pages - weights
+    assert turns["generate"].bytes == rest + weights + cache + graphs + run
+    assert turns["train"].bytes == found.peak == eb.budget(eb.Objective(QWEN, "grpo"), SHARDED).peak + graphs
+    assert turns["wake: weights"].bytes == rest + weights + graphs
+    assert (
+        turns["sync weights"].bytes == turns["wake: weights"].bytes + 4 * 152_064 * 3584
+    )  # the head in fp32, gathered
+    assert turns["wake: cache"].bytes == turns["wake: weights"].bytes + cache
+    assert not any(phase.host for phase in turns.values()) and found.timeline().peak.name == "generate"
+
+
+def test_all_at_once_has_cache_and_gathered_weights_together():
+    staged, together = (phases(asleep=True, staged=how, bucket=WEIGHTS)[1] for how in (True, False))
+    cache = staged["generate"].parts["cache"]
+    assert together["sync weights"].bytes - staged["sync weights"].bytes == cache
+    assert list(together) == ["generate", "train", "wake: all", "sync weights"]
+
+
+def test_what_is_in_the_hosts_memory():
+    found, turns = phases(asleep=True, level=1, offloaded=True)
+    rest = sum(found.between["policy"].values())
+    weights = WEIGHTS + QWEN.positions * 256
+    assert sum(turns["train"].host.values()) == weights
+    assert sum(turns["generate"].host.values()) == rest and "optimizer" not in turns["generate"].parts
+    assert sum(turns["sync weights"].host.values()) == rest - found.between["policy"]["parameters"]
+    assert not phases(asleep=True)[1]["train"].host
+
+
+def test_two_versions_of_the_weights():
+    one, two = (phases(versions=n)[1] for n in (1, 2))
+    for name in ("generate", "train", "sync weights"):
+        assert two[name].bytes - one[name].bytes == WEIGHTS + QWEN.positions * 256
+
+
+@pytest.mark.parametrize(
+    "make, said",
+    [
+        (lambda: eb.align("grpo", QWEN, SETUP).timeline(), "align.rollout: None"),
+        (lambda: eb.align("grpo", QWEN, SETUP, rollout=eb.Rollout(sequences=1, context=64, engine=eb.Engine())), "align.gpu: None with Rollout.engine"),
+        (lambda: phases(asleep=True, versions=2), "Rollout.versions: 2 of an engine that sleeps"),
+        (lambda: phases(tensor_parallel=2), "Rollout.tensor_parallel: 2 with an engine"),
+        (lambda: phases(weights="shared"), "Rollout.weights: 'shared' with an engine"),
+        (lambda: phases(level=3), "Rollout.level: 3 is not a whole number"),
+        (lambda: eb.align("grpo", QWEN, SHARDED, "h100-80gb", rollout=eb.Rollout(sequences=10**4, context=8192, engine=eb.Engine())),
+         "Rollout.sequences: 10,000 of 8,192 tokens do not fit"),
+    ],
+)  # fmt: skip
+def test_what_no_phase_is(make, said):
+    with pytest.raises(ValueError, match=said):
+        make()
 
 
 def test_a_rollout_divided_by_heads_has_norms_whole():
@@ -143,6 +228,25 @@ def test_what_gpus_cannot_divide_of_a_cache_each_of_them_has():
     assert not one.replicated(latent) and not eb.Rollout(sequences=1, context=8, tensor_parallel=2).replicated(grouped)
     found = eb.align("grpo", grouped, SETUP, rollout=eight)
     assert found.said() == [eight.replicated(grouped)] == found.as_dict()["said"] and found.said()[0] in repr(found)
+
+
+@pytest.mark.parametrize(
+    "name, gpus", [("deepseek-v3", 16), ("kimi-k2", 32), ("glm-4.5", 8), ("qwen3-30b-a3b", 4), ("mixtral-8x7b", 4)]
+)
+def test_a_rollout_divides_each_expert_and_no_router(name, gpus):
+    """What compresses to a latent is whole on each GPU too. Source: vLLM, `models/deepseek_v2.py`, `models/qwen3_moe.py`."""
+    model, layers = eb.model(name), eb.model(name).mixture_layers
+    whole = layers * model.experts * (model.width + model.router_bias)
+    whole += model.layers * (2 * model.width + model.qk_norm * 2 * model.head_width) + model.width
+    if model.latent:
+        ranks = model.query_rank + model.latent_rank
+        whole += model.layers * (model.width * (ranks + model.rope_width) + ranks)
+    one, many = (eb.Rollout(sequences=1, context=64, tensor_parallel=n).held(model)["parameters"] for n in (1, gpus))
+    assert one == 2 * model.parameters and many == 2 * ((model.parameters - whole) // gpus + whole)
+    with pytest.raises(ValueError, match=f"Rollout.tensor_parallel: {gpus} does not divide expert_width "):
+        eb.Rollout(sequences=1, context=64, tensor_parallel=gpus).held(
+            model.replace(expert_width=model.expert_width + 1)
+        )
 
 
 def test_a_rollout_of_a_model_with_a_window():
@@ -216,5 +320,5 @@ def test_the_command(capsys):
     assert said["peak"] == summed(said["parts"]) and said["fits"] is True
     assert main([*words.split(), "--rollout", "sequences=x context=1"]) == 2
     assert "Rollout.sequences: 'x' is not a whole number" in capsys.readouterr().err
-    assert main(words.split()) == 0
+    assert main([*words.split(), "--reference", "before"]) == 0
     assert "reference" in capsys.readouterr().out

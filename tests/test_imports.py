@@ -25,7 +25,7 @@ COUNTED = STATED | {"reference"}
 ANSWERS = {
     f"answers.{name}"
     for name in """
-        advice alignment comparison diagnosis epochs explanation leaking machine monitoring
+        advice alignment colocated comparison diagnosis engines epochs explanation leaking machine monitoring
         own recorded rehearsing scripts serving sides
     """.split()
 }
@@ -62,10 +62,21 @@ MAY = {
     "answers.layouts": BUDGET
     | {"answers.communicators", "answers.headroom", "answers.rates", "answers.work", "answers.throughput"},
     "answers.throughput": STATED,
-    "answers.serving": STATED | {"theory", "answers.headroom"},
+    "answers.engines": STATED,
+    "answers.colocated": STATED,
+    "answers.serving": STATED | {"theory", "answers.engines", "answers.headroom"},
     "answers.fit": BUDGET | {"derivation", "answers.headroom", "answers.plan"},
     "answers.own": STATED | PLANNING | {"theory.budget", "derivation", "deriving", "allocator"},
-    "answers.alignment": STATED | {"theory", "theory.budget", "answers.headroom", "answers.serving", "answers.work"},
+    "answers.alignment": STATED
+    | {
+        "theory",
+        "theory.budget",
+        "answers.colocated",
+        "answers.engines",
+        "answers.headroom",
+        "answers.serving",
+        "answers.work",
+    },
     "answers.epochs": BUDGET | {"derivation", "deriving", "draw", "answers.headroom"},
     "answers.leaking": GROUND,
     "answers.scripts": STATED | {"answers.headroom", "rehearsal"},
@@ -81,10 +92,12 @@ MAY = {
     "answers.explanation": STATED | {"answers.sides", "answers.dying", "evidence", "draw"},
     "evidence": STATED | {"allocator", "draw"},
     "draw": BUDGET,
-    "explore": DRAW | PLANNING | {"derivation", "dryrun", "evidence", "answers.serving"},
+    "explore": DRAW
+    | PLANNING
+    | {"derivation", "dryrun", "evidence", "answers.alignment", "answers.engines", "answers.serving"},
     "teach": DRAW
     | PLANNING
-    | {"derivation", "dryrun", "evidence", "published", "answers.serving", "answers.diagnosis"},
+    | {"derivation", "dryrun", "evidence", "published", "answers.engines", "answers.serving", "answers.diagnosis"},
     "reference": STATED,
     "dryrun": COUNTED | {"allocator"},
     "lab": COUNTED,
@@ -93,7 +106,13 @@ MAY = {
     "rehearsal": COUNTED | {"lab", "evidence"},
     "published": BUDGET
     | COUNTED
-    | {"dryrun", "rehearsal", "answers.throughput", "answers.headroom"},  # what others say, against either side
+    | {
+        "dryrun",
+        "rehearsal",
+        "answers.engines",
+        "answers.throughput",
+        "answers.headroom",
+    },  # what others say, against either side
     "guard": STATED | {"rehearsal", "answers.scripts"},
     "command": EVERYTHING | {"__init__"},
     "__init__": EVERYTHING,
@@ -102,7 +121,11 @@ MAY = {
 APART = ("ask", "answers")
 NEVER = {"torch", "matplotlib", "ipywidgets", "anywidget", "IPython"}
 #: Those that need neither torch nor what draws.
-WITHOUT = BUDGET | PLANNING | {"derivation", "answers.alignment", "answers.own", "answers.serving"}
+WITHOUT = (
+    BUDGET
+    | PLANNING
+    | {"derivation", "answers.alignment", "answers.colocated", "answers.engines", "answers.own", "answers.serving"}
+)
 #: What the formulas alone need, and loading the theory does not.
 SYMBOLIC = WITHOUT - {"formulas", "derivation"}
 

@@ -11,6 +11,7 @@ import pytest
 import everybyte as eb
 from everybyte import rules
 from everybyte.answers.alignment import Rollout
+from everybyte.answers.engines import Engine
 from everybyte.ask.choices import CHOICES, OPTIMIZERS, PRECISIONS
 from everybyte.ask.objectives import METHODS, Objective
 from everybyte.rules import formulas
@@ -22,7 +23,7 @@ VALUES = {name: choices for name, choices in CHOICES.items() if name != "optimiz
     "loss_chunks": (3,), "checkpoint_every": (3, 30, 40), "gpus": (1, 2, 3, 8), "replicas": (2, 3), "resharding_gpus": (3,), "no_sync": (True,), "optimizer_in_backward": (True,),
     "adapters": (eb.Lora(4), eb.Lora(4, base="bf16"), eb.Lora(4, dtype="bf16"), eb.Lora(4, ("q",))),
     "mesh": (
-        eb.Mesh(tensor=2), eb.Mesh(tensor=3), eb.Mesh(context=2), eb.Mesh(expert=2), eb.Mesh(expert=3), eb.Mesh(pipeline=2),
+        eb.Mesh(tensor=2), eb.Mesh(tensor=3), eb.Mesh(context=2), eb.Mesh(context=4, rotation="ulysses"), eb.Mesh(expert=2), eb.Mesh(expert=3), eb.Mesh(pipeline=2),
         eb.Mesh(pipeline=2, stages=2), eb.Mesh(pipeline=2, schedule="zbv"), eb.Mesh(pipeline=2, schedule="zbv", stages=2), eb.Mesh(pipeline=2, schedule="dualpipev", stages=2),
         eb.Mesh(pipeline=2, schedule="interleaved-1f1b", stages=2), eb.Mesh(pipeline=2, tensor=2), eb.Mesh(pipeline=2, expert=2), eb.Mesh(expert=2, routing=2), eb.Mesh(pipeline=8), eb.Mesh(pipeline=16),
     ),
@@ -35,9 +36,11 @@ STARTS = (
     eb.Setup(sequence=128, precision="bf16-megatron"),
     eb.Setup(sequence=128, precision="bf16-master", clip="foreach"),
     eb.Setup(sequence=256, gpus=4, mesh=eb.Mesh(context=4)),
+    eb.Setup(sequence=256, gpus=2, mesh=eb.Mesh(context=2, rotation="ulysses")),
     eb.Setup(sequence=128, gpus=16, sharding="zero3", sharding_units="block+ends", resharding="group"),
     eb.Setup(sequence=128, gpus=16, sharding="zero3", optimizer="muon"),
     eb.Setup(sequence=128, gpus=4, accumulation=4, mesh=eb.Mesh(pipeline=2, tensor=2)),
+    eb.Setup(sequence=128, gpus=12, mesh=eb.Mesh(expert=12)),
 )
 SMALL = eb.Model(name="small", layers=2, width=48, heads=6, vocabulary=102, positions=200)
 MIXTURE = eb.Model(
@@ -48,8 +51,9 @@ MIXTURE = eb.Model(
 MODELS = (
     eb.model("gpt2"), eb.model("llama-2-7b", code="reference"), SMALL, MIXTURE, MIXTURE.replace(expert_width=24, name="even"), MIXTURE.replace(width=32, expert_width=24, name="of eights"), SMALL.replace(width=1560, name="wide"),
     SMALL.replace(width=1, heads=1, ffn_width=2, name="thin"), eb.model("bert-large"), eb.model("gemma-2-2b"),
-    eb.model("gpt2", code="transformers"), eb.model("llama-2-7b"), eb.model("mistral-7b").replace(layers=100, full_every=100),
+    eb.model("gpt2", code="transformers"), eb.model("llama-2-7b"), eb.model("mistral-7b").replace(layers=100, full_every=100), eb.model("glm-4.5"),
     MIXTURE.replace(experts_per_token=2, width=32, expert_width=24, name="of all experts"),
+    MIXTURE.replace(heads=6, kv_heads=3, name="three key heads"),
 )  # fmt: skip
 DEEPSEEK = eb.model("deepseek-v3")
 _GONE = ("experts", "experts_per_token", "expert_width", "shared_experts", "dense_layers", "router_bias")
@@ -58,7 +62,7 @@ LATENT = DEEPSEEK.replace(**{name: type(getattr(DEEPSEEK, name))() for name in _
 OTHERS = (
     *(eb.model(n, "reference") for n in ("opt-125m", "opt-350m", "llama-3-8b", "mistral-7b", "mixtral-8x7b", "gemma-2b", "qwen3-8b", "phi-3-mini")),
     SMALL.replace(activation="relu"), eb.Model(name="narrow", layers=1, width=6, heads=1, vocabulary=9, positions=9),
-    MIXTURE.replace(experts=0, experts_per_token=0, expert_width=0, head_width=12), LATENT,
+    MIXTURE.replace(experts=0, experts_per_token=0, expert_width=0, head_width=12), LATENT, DEEPSEEK.replace(value_width=192),
     eb.model("llama-3-8b", code="reference").replace(name="partly turned", rotary_percent=50),
 )  # fmt: skip
 TABLES = {name: table for name, table in vars(rules).items() if name.isupper()}
@@ -97,10 +101,27 @@ def tried():
                 if not reach(rules.MODEL, setup, model) and not reach(rules.SCHEDULE, setup):
                     reach(rules.FORMULA, setup, model)
                     reach(rules.WHOLE, setup, model)
-        for fields, model in product(({}, {"context": 2000}, {"tensor_parallel": 5}, {"weights": "shared"}), MODELS):
+        for fields, model in product(
+            (
+                {},
+                {"context": 2000},
+                {"tensor_parallel": 5},
+                {"weights": "shared"},
+                {"engine": Engine()},
+                {"engine": Engine(), "tensor_parallel": 1, "weights": "shared"},
+                {"versions": 2, "asleep": True},
+            ),
+            MODELS,
+        ):
             rollout = SimpleNamespace(**vars(Rollout(sequences=1, context=1, tensor_parallel=2)) | fields)
             if not reach(rules.GENERATING, rollout):
                 reach(rules.ROLLOUT, rollout, model)
+        some = ({}, {"draft": SMALL}, {"draft": SMALL, "profile": 1}, {"name": "sglang"}, {"name": "sglang", "pages": 1},
+                {"name": "sglang", "draft": SMALL}, {"tensor_parallel": 2, "weights": "fp8"}, {"tensor_parallel": 5, "loaded": 1})  # fmt: skip
+        for fields, model in product(some, (*MODELS, LATENT, DEEPSEEK)):
+            engine = SimpleNamespace(**vars(Engine()) | fields)
+            if not reach(rules.ENGINE, engine):
+                reach(rules.SERVED, engine, model)
     return found
 
 
@@ -116,6 +137,7 @@ def test_a_row_says_the_field_the_value_and_what_is_allowed(tried):
             assert said.startswith("Model.")
             continue
         value = getattr(getattr(setup, {"Mesh": "mesh", "Lora": "adapters"}.get(owner, ""), setup), name)
+        value = getattr(value, "name", value)
         assert said.startswith(
             f"{owner or 'Setup'}.{name}: {value!r}" if isinstance(value, str) else f"{owner or 'Setup'}.{name}: {value}"
         )
@@ -238,6 +260,6 @@ def test_the_readmes_sentences_on_what_goes_together_are_the_rows():
 
 def test_a_row_has_a_repr_and_stands_alone():
     said = [repr(row) for rows in ROWS.values() for row in rows]
-    assert all(re.fullmatch(r"Rule\((Mesh\.|Lora\.|Model\.|Rollout\.)?\w+: .*\)", one) for one in said)
+    assert all(re.fullmatch(r"Rule\((Mesh\.|Lora\.|Model\.|Rollout\.|Engine\.)?\w+: .*\)", one) for one in said)
     row = ROWS["DERIVED"][-1]
     assert repr(replace(row, why="is so", allowed="'plain'")) == "Rule(loss: is so; allowed: 'plain')"

@@ -129,10 +129,12 @@ def test_weights_of_deepseek_v3_in_fp8():
     wide = 2 * 129280 * 7168 + 61 * (2 * 7168 + 1536 + 512) + 7168 + 58 * 256 * 7168 + 58 * 256
     scales = (model.parameters - wide) / 128**2 + 61 * 56 * 0.5  # 4.5 blocks of rows are five
     assert found == model.parameters + wide + 4 * scales
-    with pytest.raises(
-        ValueError, match=r"^Model.expert_width: 100 of .* in fp8 is not derived; allowed: multiples of 128"
-    ):
-        weight_bytes(model.replace(shared_experts=2, expert_width=100), "fp8")
+    wider = model.replace(
+        shared_experts=2, expert_width=100
+    )  # their MLP is one, of 200 columns: two blocks, where two of 100 are one each
+    assert weight_bytes(wider, "fp8") - weight_bytes(wider.replace(shared_experts=1), "fp8") == 58 * 3 * (
+        100 * 7168 + 4 * 56
+    )
 
 
 @pytest.mark.parametrize("name", ["gpt2", "qwen2.5-7b", "mistral-7b", "deepseek-v3"])

@@ -346,7 +346,7 @@ def staged(seed: int) -> tuple[eb.Model, eb.Setup, int]:
         model, setup, _ = piped(draw(range(10**6)))
         data = draw([1, 2, 2, 3]) * (expert if expert > context else 1)
         sharding = draw(["none", "none", "zero2", "zero3"] if tensor == 1 else ["zero2", "zero3"])
-        sharding = draw(["none", "zero1"]) if sharding == "none" and expert == 1 else sharding
+        sharding = draw(["none", "zero1"]) if sharding == "none" else sharding
         longest = 0 if model.family == "llama" else 1536
         sizes = {"positions": longest, "learned_positions": longest, "window": 0} if context > 1 else {}
         if expert > 1:
@@ -480,8 +480,8 @@ def visited(seed: int, draw) -> tuple[eb.Model, eb.Setup, int] | None:
     model = model.replace(experts=parts * own, experts_per_token=draw(range(1, min(parts * own, 6) + 1)))
     routing = min(draw([1.0, 1.0, 1.25, 0.3, parts]), worst_routing(model, parts))
     setup = any_setup(model, draw)
-    sharding = draw(["none", "zero2", "zero3", "zero3"])
-    if sharding == "none" or setup.sharding not in ("zero2", "zero3"):
+    sharding = draw(["none", "zero1", "zero2", "zero3", "zero3"])
+    if sharding in ("none", "zero1") or setup.sharding not in ("zero2", "zero3"):
         setup = setup.replace(sharding_units="block", offload="none", no_sync=False)
     setup = setup.replace(sharding=sharding, replicas=1)
     setup = setup.replace(

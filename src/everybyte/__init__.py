@@ -15,6 +15,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 from .answers.alignment import Alignment, Rollout, align
+from .answers.engines import Engine
 from .answers.fit import Fit
 from .answers.headroom import Headroom
 from .answers.layouts import Layouts, layouts
@@ -74,6 +75,7 @@ __all__ = sorted(
         "Alignment",
         "Budget",
         "Claim",
+        "Engine",
         "Fit",
         "Gpu",
         "Headroom",

@@ -142,6 +142,13 @@ def test_gradient_buffers_belong_to_bf16_master(where):
             eb.Setup(precision=precision, master_gradients=where)
 
 
+def test_what_runs_in_a_rehearsal_alone_says_so():
+    with pytest.raises(
+        ValueError, match=r"^Setup\.sharding: 'fsdp1' is not derived: .* one flat tensor; .*; everybyte rehearse runs"
+    ):
+        eb.Setup(gpus=8, sharding="fsdp1")
+
+
 @pytest.mark.parametrize("sharding", ["zero2", "zero3"])
 def test_fsdps_switches_belong_to_fsdp(sharding):
     setup = eb.Setup(gpus=8, sharding=sharding, sharding_units="model", replicas=4)
@@ -342,3 +349,11 @@ def test_another_optimizer_brings_its_usual_implementation():
 def test_a_replaced_optimizer_that_is_none_is_named(value):
     with pytest.raises(ValueError, match="Setup.optimizer"):
         eb.Setup().replace(optimizer=value)
+
+
+@pytest.mark.parametrize("precision", ["fp8", "NVFP4"])
+def test_eight_and_four_bits_are_refused_by_name(precision):
+    with pytest.raises(
+        ValueError, match=rf"^Setup\.precision: '{precision}' is not derived: chapter 27 sums what a linear"
+    ):
+        eb.Setup(precision=precision)

@@ -14,6 +14,7 @@ NVIDIA = [g for g in GPUS if g.title.startswith("NVIDIA")]
 def test_the_catalog_reaches_from_small_to_large():
     assert len(GPUS) >= 24
     wanted = {"t4", "rtx-3060", "rtx-4090", "a100-80gb", "h100-80gb", "h200", "b200", "mi300x"}
+    wanted |= {"b300", "gb200", "gb300", "rtx-pro-6000", "gb10", "gh200", "mi355x"}
     assert wanted <= eb.gpus().keys()
 
 
@@ -26,6 +27,10 @@ def test_the_catalog_reaches_from_small_to_large():
         ("rtx-4090", 24217 * MIB),
         ("rtx-2080-ti", 11019 * MIB),
         ("gh200", 189 * 2**29),
+        ("b300", round(267.69 * 2**30)),
+        ("gb200", round(184.31 * 2**30)),
+        ("rtx-pro-6000", round(94.97 * 2**30)),
+        ("mi355x", round(287.98 * 2**30)),
     ],
 )
 def test_memory_is_what_such_a_card_reported(name, memory):
@@ -45,17 +50,21 @@ def test_rates_are_plausible(gpu):
     assert gpu.peer_link < gpu.bandwidth
     assert gpu.host_link < gpu.bandwidth
     # A FLOP for each byte of memory traffic: sparse figures, or Gbit for GB, would fall outside.
-    assert 20 <= gpu.bf16_flops / gpu.bandwidth <= 450
+    assert 20 <= gpu.bf16_flops / gpu.bandwidth <= (460 if gpu.unified else 450)  # GB10's memory is a CPU's, LPDDR5x
 
 
 @pytest.mark.parametrize("gpu", GPUS, ids=lambda g: g.name)
 def test_products_in_fp32_are_slower_by_what_the_chip_s_units_are(gpu):
     """A clock's rounding aside, the ratio to 16 bits is a whole number, alike in all chips of a generation and kind."""
     ratio = {
-        "6.0": 2, "7.0": 8, "7.5": 4 if gpu.name == "rtx-2080-ti" else 8, "8.0": 16, "9.0": 14.8, "10.0": 30, "12.0": 2,
-        "gfx90a": 4, "gfx942": 8,
+        "6.0": 2, "7.0": 8, "7.5": 4 if gpu.name == "rtx-2080-ti" else 8, "8.0": 16, "9.0": 14.8, "10.0": 30, "10.3": 30, "12.0": 4 if gpu.name == "rtx-pro-6000" else 2,
+        "gfx90a": 4, "gfx942": 8, "gfx950": 16,
     }  # fmt: skip
-    geforce = gpu.name.startswith("rtx-") and gpu.name not in ("rtx-a6000", "rtx-6000-ada") or gpu.name == "a10g"
+    geforce = (
+        gpu.name.startswith("rtx-")
+        and gpu.name not in ("rtx-a6000", "rtx-6000-ada", "rtx-pro-6000")
+        or gpu.name == "a10g"
+    )
     found = gpu.flops("bf16") / gpu.flops("fp32")
     assert found == pytest.approx(ratio.get(gpu.capability, 2 if geforce else 4), rel=0.07)
     assert gpu.flops("fp16") == gpu.bf16_flops and gpu.flops("fp32") == gpu.fp32_flops
@@ -75,10 +84,10 @@ def test_bf16_from_ampere_on(gpu):
 @pytest.mark.parametrize(
     "rising",
     [
-        ["p100", "v100-16gb", "a100-40gb", "h100-80gb", "h200", "b200"],
+        ["p100", "v100-16gb", "a100-40gb", "h100-80gb", "h200", "b300"],
         ["rtx-3060", "rtx-3090", "rtx-4090", "rtx-5090"],
         ["t4", "a10", "l40s", "a100-80gb-pcie", "a100-80gb", "h100-nvl"],
-        ["mi250x", "mi300x", "mi325x"],
+        ["mi250x", "mi300x", "mi325x", "mi355x"],
     ],
 )
 def test_bandwidth_rises_from_one_generation_to_the_next(rising):
@@ -88,7 +97,16 @@ def test_bandwidth_rises_from_one_generation_to_the_next(rising):
 
 @pytest.mark.parametrize(
     ("name", "both_directions"),
-    [("v100-16gb", 300), ("a100-80gb", 600), ("h100-80gb", 900), ("h200", 900), ("b200", 1800)],
+    [
+        ("v100-16gb", 300),
+        ("a100-80gb", 600),
+        ("h100-80gb", 900),
+        ("h200", 900),
+        ("b200", 1800),
+        ("b300", 1800),
+        ("gb200", 1800),
+        ("gb300", 1800),
+    ],
 )
 def test_peer_link_is_half_of_nvlinks_advertised_sum(name, both_directions):
     assert 2 * eb.gpu(name).peer_link == both_directions * 10**9
@@ -103,7 +121,7 @@ def test_an_nvlink_bridge_joins_two_pcie_cards_and_a_longer_ring_goes_over_pcie(
         assert card.bridged == 2 and card.network == 0 and card.ring(1) == card.ring(2) == card.peer_link
         assert card.ring(2, apart=2) == card.ring(4) == card.ring(8) == card.host_link < card.peer_link
     for card in GPUS:
-        assert card.name in bridged or card.ring(8) == (card.peer_link or card.host_link)
+        assert card.name in bridged or card.unified or card.ring(8) == (card.peer_link or card.host_link)
     slow = eb.Gpu(memory="24 GiB", peer_link=3, host_link=5, bridged=4)
     assert [slow.ring(n) for n in (2, 4, 8)] == [3, 3, 3]
     with pytest.raises(ValueError, match=r"^Gpu\.bridged: 2 without a peer_link"):
@@ -115,7 +133,8 @@ def test_an_nvlink_bridge_joins_two_pcie_cards_and_a_longer_ring_goes_over_pcie(
 def test_host_links_are_pcie_or_nvlink_c2c():
     # 16 lanes (or twice 8) at 8, 16, 32 GT/s, 128 bits sent as 130.
     pcie = [round(16 * rate * 1e9 * 128 / 130 / 8, -6) for rate in (8, 16, 32)]
-    assert {g.host_link for g in GPUS if g.name != "gh200"} == set(pcie)
+    assert {g.host_link for g in GPUS if not g.name.startswith("g")} == set(pcie)
+    assert [eb.gpu(name).host_link for name in ("gh200", "gb200", "gb300", "gb10")] == [450e9, 225e9, 225e9, 0]
 
 
 @pytest.mark.parametrize(
@@ -136,7 +155,7 @@ def test_amounts_are_checked(field, value):
 def test_a_gpu_may_be_given_by_its_size():
     card = eb.Gpu(memory="24 GiB")
     assert card == eb.Gpu(memory=24 * 2**30) and card.title == card.name == "GPU of 24.00 GiB"
-    assert card.memory_source == "data sheet" and not card.rated and all(g.rated for g in GPUS)
+    assert card.memory_source == "data sheet" and not card.rated and all(g.rated != g.unified for g in GPUS)
     assert card.cublas_workspace == max(g.cublas_workspace for g in NVIDIA)
     for value, said in (
         (0, "0 is not a whole number from 1"),
@@ -157,3 +176,20 @@ def test_a_gpu_may_be_given_by_its_size():
 def test_other_fields_are_checked(field, value, allowed):
     with pytest.raises(ValueError, match=rf"Gpu\.{field}: {value!r} .*{allowed}"):
         dataclasses.replace(eb.gpu("t4"), **{field: value})
+
+
+def test_what_fits_a_gpu_without_memory_of_its_own_is_asked_of_the_reader():
+    """What is in use of the host's memory is said, or the question refused by name; hipBLASLt's scratch stands beside hipBLAS's."""
+    spark, setup = eb.gpu("gb10"), eb.Setup(batch=1, sequence=128)
+    with pytest.raises(
+        ValueError, match=r"^Headroom\.other: None on gb10, which has no memory of its own.*MemAvailable"
+    ):
+        eb.fit(eb.model("gpt2"), setup, "gb10")
+    with pytest.raises(ValueError, match=r"^Gpu\.host_link: 0 of the gb10"):
+        eb.plan(eb.model("gpt2"), setup, "gb10", eb.Headroom(other=20 * 2**30))
+    assert eb.fit(eb.model("gpt2"), setup, "gb10", headroom=eb.Headroom(other=20 * 2**30)).fits
+    assert [g.name for g in GPUS if g.unified] == ["gb10"] and spark.ring(1) == 0
+    terms = {
+        name: {t.name: t.bytes for t in eb.Headroom().terms(eb.gpu(name))} for name in ("mi300x", "mi355x", "b300")
+    }
+    assert [terms[name]["workspace"] for name in terms] == [2 * 204 * MIB, 2 * 204 * MIB, 64 * MIB]

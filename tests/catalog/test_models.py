@@ -45,7 +45,7 @@ FAMILIES = {
     "mistral": 1,
     "mixtral": 2,
     "qwen2.5": 7,
-    "qwen3": 2,
+    "qwen3": 4,
     "gemma-2b": 1,
     "gemma-2-2b": 1,
     "gemma-3": 1,
@@ -54,6 +54,7 @@ FAMILIES = {
     "opt": 9,
     "bert": 2,
     "deepseek-v3": 1,
+    "kimi-k2": 1,
     "glm-4.5": 2,
     "gpt-oss": 2,
 }

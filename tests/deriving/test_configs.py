@@ -12,6 +12,9 @@ MORE = {"num_key_value_heads": 2, "max_position_embeddings": 128}
 CONFIGS = {
     "mistral": lambda: transformers.MistralConfig(**SIZES, **MORE, num_hidden_layers=1, sliding_window=80),
     "mixtral": lambda: transformers.MixtralConfig(**SIZES, **MORE, num_hidden_layers=5, num_local_experts=4),
+    "mamba2": lambda: transformers.Mamba2Config(
+        hidden_size=64, num_heads=8, head_dim=16, state_size=16, n_groups=2, num_hidden_layers=1, vocab_size=331
+    ),
 }
 
 

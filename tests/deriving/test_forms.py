@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from everybyte.derivation import Irregular, Range, partition
+from everybyte.derivation.ranges import SEQUENCE_MULTIPLES, SEQUENCES
 from everybyte.deriving.proofs import Order
 from everybyte.deriving.solver import Solver
 from everybyte.step.amount import Amount, Monomial, Quotient
@@ -123,3 +124,30 @@ def test_a_loop_over_a_letter_is_no_range():
 def test_fractions_are_refused():
     with pytest.raises(ValueError, match="no whole number"):
         Amount.of({Monomial(1, 0): Fraction(1, 2)}).at({"B": 3, "S": 1})
+
+
+def test_a_loop_over_chunks_is_told_from_thresholds():
+    """A loop over chunks of 64 has as many kinds as chunks, of which few are looked at; multiples of Mamba-2's chunk are ranges."""
+    asked = []
+    with pytest.raises(Irregular):
+        partition(lambda s: asked.append(s) or -(-s // 64), 2, 2**20, SEQUENCES)
+    assert max(asked[:-1]) < 10_000
+    found = partition(lambda s: s % 256 == 0, 2, 131072, SEQUENCES, (), SEQUENCE_MULTIPLES)
+    assert [r for r, _ in found] == [Range(2, 131072, 256), Range(2, 131072, 256, False)]
+
+
+def test_a_range_gives_a_number_where_it_has_one():
+    assert Range(2, 511, 256).some([64], 4) == [256]
+    assert len(Range(256, 4096, 128).some([256], 6)) == 6
+
+
+def test_bytes_of_every_pair_of_chunks():
+    amount = solved(lambda b, s: 4 * b * (-(-s // 64) + 1) ** 2)
+    assert all(
+        amount.at({"B": b, "S": s}) == 4 * b * (-(-s // 64) + 1) ** 2 for b, s in product((1, 4), (1, 64, 65, 5000))
+    )
+
+
+def test_sizes_beyond_64_bits_are_compared():
+    square = Amount.of({Monomial(0, 2): 2**40})
+    assert Order([square], [[1], [1]], {"S": (1, 2**40)}).highest() == [0]

@@ -71,6 +71,7 @@ FIGURES = {
     "turns": draw.turns,
     "exchange": lambda: draw.exchange([[9, 1, 2, 0], [4, 4, 4, 0]], 2),
     "exchange, eight GPUs": lambda: draw.exchange([[3000] * 8] * 8, 8),
+    "chunks": lambda: draw.chunks(4),
     "tiles": lambda: draw.tiles(5),
     "schedule": lambda: draw.schedule(schedules.timed(Mesh(pipeline=4), 8), "1F1B", dict.fromkeys(range(4), 9 * GIB)),
     "schedule, a V": lambda: draw.schedule(schedules.timed(Mesh(pipeline=4, schedule="zbv", stages=2), 24), "ZB-V"),

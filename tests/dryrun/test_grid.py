@@ -72,6 +72,8 @@ def test_every_feature_of_a_family_is_drawn():
         "chunked",
         "dense_layers",
         "router_bias",
+        "expert_groups",
+        "groups_per_token",
         "query_rank",
         "latent_rank",
         "rope_width",

@@ -11,6 +11,7 @@ import everybyte as eb
 from everybyte import draw, explore
 from everybyte.evidence import example
 from everybyte.explore import Choice, Explorer, Lines, Slider, Stack
+from everybyte.explore.controls import cards
 from everybyte.explore.pictures import quantity
 from everybyte.formulas import SYMBOLS
 
@@ -18,8 +19,11 @@ EXPLORERS = {
     "states": explore.states,
     "parameters": explore.parameters,
     "formats": explore.formats,
+    "low_precision": explore.low_precision,
+    "compiled": explore.compiled,
     "block": explore.block,
     "attention": explore.attention,
+    "linear_attention": explore.linear_attention,
     "step": explore.step,
     "loss": explore.loss,
     "planning": explore.planning,
@@ -35,6 +39,7 @@ EXPLORERS = {
     "optimizers": explore.optimizers,
     "adapters": explore.adapters,
     "serving": explore.serving,
+    "colocated": explore.colocated,
     "allocator": explore.allocator,
     "combining": explore.combining,
     "allocations": explore.allocations,
@@ -102,7 +107,7 @@ def test_no_line_of_a_gpu_is_the_whole_memory(explorer):
     if "gpu" not in explorer._controls or "capacity" not in explorer.values():
         return
     for state in ends(explorer):
-        values, card = explorer.values(state), list(eb.gpus().values())[state["gpu"]]
+        values, card = explorer.values(state), list(cards().values())[state["gpu"]]
         if "card_no" in values:
             assert 0 < values["capacity"] <= eb.Headroom().usable(card) < card.memory
         assert values["capacity_label"].endswith(", usable")

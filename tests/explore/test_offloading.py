@@ -9,8 +9,7 @@ import pytest
 import everybyte as eb
 from everybyte import explore
 from everybyte.ask.choices import PRECISIONS
-from everybyte.catalog import gpus
-from everybyte.explore.controls import gpus_label
+from everybyte.explore.controls import cards, gpus_label
 from everybyte.explore.curves import GPUS, STAGES
 
 NAMED = [p for p in PRECISIONS if PRECISIONS[p].compute == "bf16"]
@@ -44,7 +43,7 @@ def test_the_curves_are_the_book_s(explorer, precision):
     chance = random.Random(precision)
     for _ in range(25):
         model = eb.model(chance.choice(("gpt2", "gpt2-large", "gpt2-nobias")))
-        gpu = chance.choice(list(gpus().values()))
+        gpu = chance.choice(list(cards().values()))
         setup = eb.Setup(
             batch=2 ** chance.randint(0, 8), precision=precision, sharding=chance.choice(list(STAGES)), offload="cpu",
             gpus=chance.choice(GPUS), checkpointing=chance.choice(("none", "full")),

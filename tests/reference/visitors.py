@@ -27,6 +27,7 @@ def setups(gpus):
         "plain": (MODEL, SETUP.replace(**mesh)),
         "twice, checkpointed": (MODEL, SETUP.replace(**mesh, accumulation=2, checkpointing="full")),
         "sharded": (MODEL, SETUP.replace(**mesh, sharding="zero3", accumulation=2)),
+        "states divided": (MODEL, SETUP.replace(**mesh, sharding="zero1", accumulation=2)),
     }
     if gpus == 2:
         return found
@@ -42,6 +43,7 @@ def setups(gpus):
     few = MODEL.replace(experts=2)  # fewer than GPUs: FSDP cuts their rows
     return found | {
         "in pairs, averaged": (MODEL, SETUP.replace(**pairs)),
+        "in pairs, states divided": (MODEL, SETUP.replace(**pairs, sharding="zero1")),
         "in pairs, sharded": (MODEL, SETUP.replace(**pairs, sharding="zero3", accumulation=2, no_sync=True)),
         "in pairs, sharded by rows": (few, SETUP.replace(**pairs, sharding="zero2", checkpointing="full")),
         "halves of pairs": (
@@ -63,7 +65,7 @@ def setups(gpus):
 def train(model, setup, module, kind, share, drawn):
     """The losses of some steps. `drawn`: sequences in each micro-batch of all GPUs."""
     trainer = kind(module, setup)
-    trainer.optimizer.param_groups[0]["lr"] = 0.5
+    getattr(trainer.optimizer, "optimizer", trainer.optimizer).param_groups[0]["lr"] = 0.5  # ZeRO-1 has it inside
     losses = []
     for step in range(STEPS):
         generator = torch.Generator().manual_seed(step)

@@ -37,7 +37,15 @@ MIXTRAL = eb.model("mixtral-8x7b", code="reference").replace(
     positions=64,
 )
 SETUP = eb.Setup(batch=2, sequence=32, precision="bf16-mixed")
-EVERY = [("ppo", None), ("grpo", None), ("value", None), ("dpo", "before"), ("dpo", "first"), ("dpo", "after")]
+EVERY = [
+    ("ppo", None),
+    ("grpo", None),
+    ("grpo", "before"),
+    ("value", None),
+    ("dpo", "before"),
+    ("dpo", "first"),
+    ("dpo", "after"),
+]
 
 
 def agree(model, how, setup):
@@ -105,12 +113,12 @@ def test_a_frozen_model_scores_a_batch(model, scorer, precision, attention):
 
 def test_scoring_stands_beside_the_others():
     """GRPO's reference: its largest moment above what every model keeps between steps."""
-    found, alone = eb.align("grpo", QWEN, SETUP), dry_score(QWEN, SETUP)
+    found, alone = eb.align("grpo", QWEN, SETUP, reference="before"), dry_score(QWEN, SETUP)
     between = sum(found.held["reference"].values()) + found.steps["policy"].phases["rest"]
     assert found.scoring == {"reference": between + alone.peak - alone.rest}
     assert list(eb.align("ppo", QWEN, SETUP).scoring) == ["reference", "reward model"]
     for other in (
-        eb.align("grpo", QWEN, SETUP.replace(gpus=4, sharding="zero3"), frozen="sharded"),
+        eb.align("grpo", QWEN, SETUP.replace(gpus=4, sharding="zero3"), reference="before", frozen="sharded"),
         eb.align("dpo", QWEN, SETUP),
     ):
         assert other.scoring == {}

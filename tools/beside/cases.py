@@ -60,6 +60,16 @@ LATER = {
     "ernie4_5_moe": f"{HEADS} {MIXTURE} moe_num_experts=16",
 }
 METHODS = ("foreach", "8bit", "4bit", "fp8", "backward", "muon", "offload", "pinned", "liger", "adafactor")
+#: A linear layer by its name here and its words (`linear.py`): on Hopper and later; on Blackwell.
+LINEAR = {
+    "fp8": ("bf16", "bf16 compile", "tensorwise", "tensorwise compile", "rowwise", "rowwise compile", "blockwise"),
+    "blackwell": ("mxfp8", "nvfp4"),
+    "gathered": ("gather", "gather8"),
+}
+#: Five layers, checkpointed and compiled or not (`layers.py`).
+LAYERS = ("", "checkpoint", "compile", "compile checkpoint", "reduce-overhead", "compile budget=0.5", "compile budget=0",
+          "checkpoint layers=10", "compile checkpoint layers=10",
+          *(f"{how}{block} layers={n}" for block in ("gpt=float32", "gpt=bfloat16", "llama=bfloat16") for how in ("", "compile ") for n in (1, 2)))  # fmt: skip
 EPOCHS = {
     "random": ("random bf16", ""),
     "largest first": ("largest bf16", ""),
@@ -111,6 +121,7 @@ COMPILED = {
 #: Scripts that run alone on a GPU; that import transformers.
 ALONE, IMPORTS = ("outside", "rates"), (
     "causal_lm", "trainer", "lora", "loops", "generate", "decoder", "epoch", "methods", "phases", "pictures", "sft",
+    "linear_attention",
 )  # fmt: skip
 TIMES = {
     "llama-1b bf16 4096": f"llama 4 4096 bf16,times {LLAMA_1B}",
@@ -157,6 +168,13 @@ def cases(kernels: list) -> list[dict]:
         for words in (f"bf16,{attention}", f"mixed,{attention},full"):
             made.append(case("later", f"{kind} {words}", "decoder", f"{kind} 4 512 {words} {fields}"))
     made += [case("methods", method, "methods", f"{method} 4 1024 {SMALL}") for method in METHODS]
+    for group, kinds in LINEAR.items():
+        for kind in kinds:
+            words = " ".join((kind.split()[0], "8192 4096 14336", *kind.split()[1:]))
+            made.append(case(group, f"linear {kind}", "linear", words))
+    made += [case("layers", f"layers {words}".strip(), "layers", words) for words in LAYERS]
+    for words in ("bf16,sdpa", "bf16,sdpa,compile"):
+        made.append(case("layers", f"a Llama {words}", "decoder", f"llama 4 1024 {words} {SMALL}"))
     for name, (words, setting) in EPOCHS.items():
         said = {"environment": configured(setting)} if setting else {}
         order, how = words.split()
@@ -164,9 +182,15 @@ def cases(kernels: list) -> list[dict]:
     made.append(case("phases", "phases", "phases", "FOLDER"))
     made += [case("pictures", f"pictures {w}", "pictures", f"2 448 512 bf16{w}") for w in ("", ",full", ",frozen")]
     made += [case("trl", f"sft {words}", "sft", f"FOLDER {words}") for words in ("nll", "nll,full", "dft")]
+    for kind in ("gdn", "kda"):
+        made += [
+            case("linear", f"{kind} {how}", "linear_attention", f"{kind} {how} 512 1000 4096")
+            for how in ("torch", "fla")
+        ]
+    made.append(case("linear", "kimi_linear fla", "decoder", f"kimi_linear 4 512 bf16,sdpa {LATER['kimi_linear']}"))
     made += [case("times", name, "decoder", words, how="alone") for name, words in TIMES.items()]
     for number, one in enumerate(made):
-        if one["script"] == "fsdp2":  # a process of torchrun's, alone
+        if one["script"] == "fsdp2" or one["group"] == "gathered":  # a process of torchrun's, alone
             one["environment"] = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1",
                                   "MASTER_PORT": str(29600 + number)}  # fmt: skip
     return made

@@ -22,6 +22,8 @@ import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 PACKAGES = ("torch", "triton", "transformers", "peft", "accelerate", "bitsandbytes", "torchaudio")
+#: Packages that are imported by another name.
+NAMED = {"fla": "fla-core"}
 COUNTS = ("requested_bytes", "allocated_bytes", "active_bytes", "reserved_bytes")
 
 
@@ -84,7 +86,9 @@ def main():
         stats = torch.cuda.memory_stats()
         said |= {"device": torch.cuda.get_device_name(), "driver_used": total - free, "total": total}
         said |= {"retries": stats["num_alloc_retries"], "ooms": stats["num_ooms"]}
-    said["versions"] = {name: version(name) for name in PACKAGES if name in sys.modules}
+    said["versions"] = {
+        NAMED.get(name, name): version(NAMED.get(name, name)) for name in (*PACKAGES, *NAMED) if sys.modules.get(name)
+    }
     said["date"] = datetime.now(UTC).isoformat(timespec="seconds")
     with open(file, "w", encoding="utf-8") as out:
         json.dump(said, out)

@@ -18,6 +18,8 @@ from ..theory import alignment as passes
 from ..theory import letters
 from ..theory.budget import Budget, budget
 from ..theory.sharding import share
+from .colocated import Timeline, phases
+from .engines import Engine, EngineServing, served
 from .headroom import Headroom, computes, kept_free
 from .serving import cache_bytes
 from .work import standing
@@ -41,14 +43,21 @@ TRAINED = ("policy", "value model")
 @final
 @dataclass(frozen=True, kw_only=True)
 class Rollout:
-    """What generates the samples that PPO and GRPO learn from, beside the trainer on each GPU.
+    """What generates the samples that PPO and GRPO learn from, beside the trainer on each GPU; `Alignment.timeline` says how they take turns.
 
     Attributes:
         sequences: how many are in its cache at once: prompts times samples of each. context: tokens of each, prompt and answer.
         weights: a `copy` of the policy's, as an inference engine has, or the trainer's own, `shared`.
-        tensor_parallel: GPUs that divide one copy: matrices and tables by rows or columns, and the cache by heads, not
-            norms. Where key and value heads are fewer, or one latent is cached for all heads, several hold the same of the cache.
-        asleep: whether weights and cache are freed while the policy learns.
+        tensor_parallel: GPUs that divide one copy: matrices and tables by rows or columns, each expert's too, and the cache by
+            heads, not norms, routers and what compresses to a latent. Where key and value heads are fewer, or one latent is cached for all heads, several hold the same of the cache.
+        asleep: whether weights and cache are freed while the policy learns. level: of that sleep, as vLLM's: 1 keeps the
+            weights in the host's memory, 2 drops them. (trl 1.16 has 2: the next thing is new weights.)
+        engine: an `Engine` that decides on the GPU how much its cache is, and what it takes beside: then `sequences` are to fit
+            that. Its captured graphs, and what is outside PyTorch, stay while it sleeps.
+        staged: whether an engine that wakes takes its cache only when it has the new weights. bucket: bytes of gathered weights on their
+            way at once; 0 for one tensor after another, the largest of them.
+        offloaded: whether weights, gradients and states of the trainer stand in the host's memory while the engine generates.
+        versions: of weights that an engine has at once: 2 where it generates with the last ones as new ones arrive.
 
     Raises:
         ValueError: naming the field, the value and what is allowed.
@@ -59,18 +68,30 @@ class Rollout:
     weights: Weights = "copy"
     tensor_parallel: int = 1
     asleep: bool = False
+    level: int = 2
+    engine: Engine | None = None
+    staged: bool = True
+    bucket: int = 0
+    offloaded: bool = False
+    versions: int = 1
 
     def __post_init__(self):
         for field in ("sequences", "context", "tensor_parallel"):
             checks.whole("Rollout", field, getattr(self, field), 1, 2**27)
         checks.one_of("Rollout", "weights", self.weights, get_args(Weights))
-        checks.flag("Rollout", "asleep", self.asleep)
+        for field in ("asleep", "staged", "offloaded"):
+            checks.flag("Rollout", field, getattr(self, field))
+        checks.whole("Rollout", "level", self.level, 1, 2)
+        checks.whole("Rollout", "versions", self.versions, 1, 2)
+        checks.whole("Rollout", "bucket", self.bucket, 0, 2**50)
+        if self.engine is not None:
+            checks.kind("Rollout", "engine", self.engine, Engine)
         check(GENERATING, self)
 
     @classmethod
     def read(cls, text: str) -> "Rollout":
         """From a command's text: `sequences=64 context=4096 asleep=true`, each left out at its default."""
-        said = checks.words("Rollout", text, [f.name for f in fields(cls)])
+        said = checks.words("Rollout", text, [f.name for f in fields(cls) if f.name != "engine"])
         said = {name: {"true": True, "false": False}.get(value, value) for name, value in said.items()}
         for name in ("sequences", "context"):
             if name not in said:
@@ -81,11 +102,24 @@ class Rollout:
         """Bytes of one sequence's keys and values in 16 bits, on one GPU. Raises ValueError where heads do not divide so."""
         check(ROLLOUT, self, model)
         whole = cache_bytes(model, self.context)
-        return whole if model.latent else whole // model.kv_heads * self._heads(model)
+        return whole if model.latent else whole // model.kv_heads * self._engine.heads(model)
 
-    def _heads(self, model):
-        """Key and value heads on each GPU: where they are fewer than GPUs, one, which several have."""
-        return -(-model.kv_heads // self.tensor_parallel)
+    @property
+    def _engine(self):
+        """What divides weights and heads as this does."""
+        return self.engine or Engine(tensor_parallel=self.tensor_parallel)
+
+    def decided(self, model: Model, gpu: Gpu) -> EngineServing | None:
+        """What its engine decides on that GPU; None without one. Raises ValueError where the sequences do not fit its cache."""
+        if self.engine is None:
+            return None
+        found = served(model, gpu, self.context, self.engine)
+        if found.most < self.sequences:
+            raise ValueError(
+                f"Rollout.sequences: {self.sequences:,} of {self.context:,} tokens do not fit the engine's pages; allowed: up to "
+                f"{int(found.most):,}, or another Engine"
+            )
+        return found
 
     def replicated(self, model: Model) -> str:
         """What of the cache several GPUs hold alike, in words; empty where nothing.
@@ -104,22 +138,25 @@ class Rollout:
             )
         return ""
 
-    def held(self, model: Model) -> dict[str, int]:
-        """Part -> bytes on one GPU while it generates, without what its kernels take for a moment."""
-        cache, own = self.sequences * self.sequence(model), self._heads(model)
+    def held(self, model: Model, gpu: Gpu | None = None) -> dict[str, int]:
+        """Part -> bytes on one GPU while it generates, without what its kernels take for a moment. gpu: where there is an `Engine`."""
+        if self.engine is not None:
+            if gpu is None:
+                raise ValueError(
+                    "align.gpu: None with Rollout.engine, which decides by the GPU; allowed: a name, a size, or a Gpu"
+                )
+            found = self.decided(model, gpu)
+            assert found is not None
+            weights = self.versions * sum(found.engine.standing(model).values())
+            return {"parameters": weights, "cache": found.blocks * found.pool.bytes, "other": found.beside}
+        cache = self.sequences * self.sequence(model)
+        copy = 2 * self.versions * self._engine.numbers(model)
+        return {"parameters": copy if self.weights == "copy" else 0, "cache": cache}
 
-        def share(weight):
-            name, rows = weight.name, weight.shape[0]
-            if "norm" in name or name.endswith(("out.bias", "down.bias", "query_down.weight", "latent_down.weight")):
-                return weight.numbers
-            if name.startswith(("attention.k.", "attention.v.")):
-                return weight.numbers // model.kv_heads * own
-            if name.startswith("attention.qkv."):
-                mine = (model.heads // self.tensor_parallel + 2 * own) * model.head_width
-                return weight.numbers // rows * mine
-            return weight.numbers // self.tensor_parallel
 
-        return {"parameters": 2 * summed(model, share) if self.weights == "copy" else 0, "cache": cache}
+def _models(objective):
+    """The models of an objective: GRPO's, without a reference where it has none."""
+    return [name for name in MODELS[objective.method] if name != "reference" or objective.reference != "none"]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -135,6 +172,7 @@ class Alignment:
             one does, another's gradients are not there. learning: the model whose step that is.
         generating: bytes held while samples are generated: the models between steps, and the engine, without what its
             kernels take for a moment. None without a `Rollout`.
+        between: model -> part -> bytes between steps, with an engine that is awake.
         scoring: frozen model that stands whole -> bytes held while it scores a batch: all models between steps, and the
             largest moment of its pass, as on one GPU.
     """
@@ -150,6 +188,17 @@ class Alignment:
     learning: str
     generating: int | None
     scoring: dict[str, int]
+    between: dict[str, dict[str, int]]
+
+    def timeline(self) -> Timeline:
+        """The phases of one iteration with the engine on the same GPUs: what each holds on a GPU and in the host's memory.
+
+        Raises:
+            ValueError: without a `Rollout`.
+        """
+        if self.rollout is None:
+            raise ValueError("align.rollout: None; allowed: a Rollout, whose phases a timeline has")
+        return Timeline(tuple(phases(self)), self.gpu, self.objective.model.name)
 
     @property
     def peak(self) -> int:
@@ -226,6 +275,7 @@ class Alignment:
             "gpu": self.gpu.name if self.gpu else None,
             "rollout": asdict(self.rollout) if self.rollout else None,
             **{name: getattr(self, name) for name in (*names, "fits")},
+            "timeline": self.timeline().as_dict() if self.rollout else None,
             "said": self.said(),
         }
 
@@ -263,7 +313,7 @@ def align(
         method: `dpo`, `ppo` or `grpo`. model: the policy. setup: of its step; with adapters, the reference of `dpo` and `grpo` is the
             policy without them, and adds nothing.
         gpu: to say whether it fits: a name, a size, or a `Gpu`.
-        reference: of `dpo`, as of an `Objective`.
+        reference: of `dpo` and `grpo`, as of an `Objective`: GRPO has none by default, as TRL; `before` for one.
         frozen: reference and reward model: a `whole` copy on each GPU; with sharding `zero2` or `zero3` also `sharded`; or `none`, where
             they are done with, or stand on other GPUs. By default `whole`, and `none` for `dpo` with reference `before`.
         rollout: what generates beside the trainer, for `ppo` and `grpo`; None for somewhere else.
@@ -281,7 +331,7 @@ def align(
     headroom = kept_free("align", headroom)
     _check(objective, setup, frozen, rollout)
     card = None if gpu is None else computes(setup, gpu)
-    scored = objective.reference == "before"
+    scored = not objective.in_step
     steps = {"policy": budget(objective, setup)}
     alone = {"policy": steps["policy"] if scored else budget(replace(objective, reference="before"), setup)}
     if "value model" in MODELS[method]:
@@ -289,24 +339,27 @@ def align(
     held, between = _held(objective, setup, frozen, alone)
     generating = None
     if rollout is not None:
-        held[ENGINE] = between[ENGINE] = rollout.held(model)
+        held[ENGINE] = between[ENGINE] = rollout.held(model, card)
         generating = _all(between)
         if rollout.asleep:
-            del between[ENGINE]
+            standing = {"other": held[ENGINE].get("other", 0)}
+            between = {name: parts for name, parts in between.items() if name != ENGINE} | (
+                {ENGINE: standing} if standing["other"] else {}
+            )
     most = {name: _learning(name, step, between, objective) for name, step in steps.items()}
     learning = max(most, key=lambda name: _all(most[name]))
     scoring = {
         name: _all(between) + _scored(objective, setup, name)
-        for name in MODELS[method]
+        for name in _models(objective)
         if frozen == "whole" and scored and name not in steps and sum(held[name].values())
     }
     asked = objective, setup, card, rollout, headroom
-    return Alignment(*asked, held, steps, most[learning], learning, generating, scoring)
+    return Alignment(*asked, held, steps, most[learning], learning, generating, scoring, between)
 
 
 def _check(objective, setup, frozen, rollout):
     """Raise ValueError where something is not derived."""
-    if frozen != "whole" and objective.reference != "before":
+    if frozen != "whole" and objective.in_step:
         raise ValueError(
             f"align.frozen: {frozen!r} with a reference in the step; allowed: 'whole', or reference 'before', which scores pairs first"
         )
@@ -330,7 +383,7 @@ def _parts(step, phase=None):
 def _held(objective, setup, frozen, alone):
     """Model -> part -> bytes that it keeps: with all its gradients, and between steps."""
     held, between = {}, {}
-    for name in MODELS[objective.method]:
+    for name in _models(objective):
         if name in alone:
             between[name] = _parts(alone[name], "rest")
             held[name] = between[name] | {"gradients": alone[name].parts_at("after_backward")["gradients"]}
@@ -342,7 +395,7 @@ def _held(objective, setup, frozen, alone):
 def _learning(name, step, between, objective):
     """Model -> part -> bytes at the peak of one model's step."""
     mine = _parts(step)
-    if name == "policy" and objective.reference != "before":  # the step's own
+    if name == "policy" and objective.in_step:  # the step's own
         mine["parameters"] -= between["reference"]["parameters"]
     return between | {name: mine}
 

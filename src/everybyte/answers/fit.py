@@ -117,7 +117,11 @@ class Fit(Shown):
     @cached_property
     def nearest_gpu(self) -> Gpu | None:
         """The GPU of the catalog with the least memory that `setup` fits; None where there is none."""
-        known = (g for g in sorted(gpus().values(), key=lambda g: g.memory) if takes(g, self.setup.precision))
+        known = (
+            g
+            for g in sorted(gpus().values(), key=lambda g: g.memory)
+            if takes(g, self.setup.precision) and not g.unified
+        )
         return next((g for g in known if self.headroom.usable(g, self.setup) >= self.peak and self._runs(g)), None)
 
     def _runs(self, gpu):
@@ -362,7 +366,9 @@ class _Steps:
         """What the step takes."""
         if value not in self._counted:
             setup, varied = self.setup, {self.vary: value}
-            if self.lettered:
+            if self.lettered and not isinstance(self.model, Derivation):
+                self._counted[value] = self.model.sized(setup, ROUNDING, **varied)
+            elif self.lettered:
                 self._counted[value] = self.model.at(setup.batch, setup.sequence, ROUNDING, **varied)
             else:
                 self._counted[value] = heaviest(self.model, setup.replace(**varied), ROUNDING, self.witness)
@@ -379,7 +385,7 @@ class _Steps:
     @cached_property
     def by_peak(self):
         """(the value to show, the one that fits or None, the next or None), as far as peaks say."""
-        if self.lettered:
+        if self.lettered and isinstance(self.model, Derivation):
             value, after, least = largest_size(self.model, self.setup, self.vary, self.over)
             found = least if value is None else value, value, after
         elif self.vary == "gpus":
@@ -458,6 +464,8 @@ class _Steps:
         return number * self.each, bad * self.each, None
 
 
+#: The most that is tried of a letter whose steps are counted.
+_COUNTED = 2**24
 #: Kernels pad sequences to multiples of less than so many.
 _PADDED = 64
 
@@ -503,7 +511,7 @@ def _range(model, setup, vary):
             )
         return model.range(vary)
     model = _dimensions(model)
-    low, high = LIMITS[vary]
+    low, high = LIMITS.get(vary, (1, _COUNTED))
     if vary == "gpus" and setup.sharding == "none":
         return low, low  # each of them would hold everything
     if vary == "sequence" and isinstance(model, Model) and model.positions:

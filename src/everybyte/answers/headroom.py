@@ -64,7 +64,17 @@ class Headroom:
                 checks.whole("Headroom", name, value, 0, 2**50)
 
     def terms(self, gpu: Gpu, setup: Setup | None = None) -> list[Term]:
-        """The terms on that GPU, in the order in which they are taken. setup: says which communicators there are; None for none."""
+        """The terms on that GPU, in the order in which they are taken. setup: says which communicators there are; None for none.
+
+        Raises:
+            ValueError: where the GPU shares the host's memory, and nobody says what the host has of it.
+        """
+        if gpu.unified and self.other is None:
+            raise ValueError(
+                f"Headroom.other: None on {gpu.name}, which has no memory of its own: programs and the page cache of the host are in the same, "
+                f"and what goes beyond ends in a hang, not in an error (pytorch/pytorch#174358); allowed: {gpu.memory:,} less MemAvailable of "
+                "/proc/meminfo before the job starts"
+            )
         return [
             term if getattr(self, name) is None else Term(name, getattr(self, name), term.reason, "set by the reader")
             for name, term in _defaults(gpu, setup).items()
@@ -92,7 +102,7 @@ def _defaults(gpu, setup):
     found = {
         "driver": Term("driver", 0 if gpu.memory_source == "reported" else 441 * _MIB, **_SAID["driver"]),
         "context": Term("context", read.most, _SAID["context"]["reason"], read.source),
-        "workspace": Term("workspace", 2 * gpu.cublas_workspace, **_SAID["workspace"]),
+        "workspace": Term("workspace", 2 * (gpu.cublas_workspace + gpu.lt_workspace), **_SAID["workspace"]),
         "fragmentation": Term("fragmentation", 22 * _MIB, **_SAID["fragmentation"]),
     }
     talking = communicators(setup, gpu) if setup is not None else []

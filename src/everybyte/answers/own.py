@@ -10,7 +10,7 @@ from ..common import checks
 from ..derivation import Derivation
 from ..rules import PLANNED, check
 from ..theory.budget import budget
-from .fit import Fit
+from .fit import VARY, Fit
 from .fit import fit as fit_derived
 from .headroom import Headroom
 from .plan import Plan
@@ -46,7 +46,7 @@ def fit(
             own.
         vary: a name in `VARY`, or a letter of a derivation's own, whose largest size is found by a proof that the peak
             grows with it. The gpus of a model of one's own are counted by a dry run for each number that is tried, in
-            seconds.
+            seconds; so is a letter that a function makes the batch of, such as `lambda M: ...`, tokens of a picture.
         batch: for `derive`, the arguments of a module of one's own. sizes: of its own letters, as R=224, those that do not vary.
         witness: what counts the bytes of a `Model`: called with model, setup and rounding. `eb.dry_run` takes models whose
             step is not derived, at seconds a value.
@@ -66,6 +66,8 @@ def fit(
 
         if vary == "gpus":
             model, witness, sizes = Counting(model, batch, sizes), Counting.at, {}
+        elif callable(batch) and vary not in VARY:  # its values may say which operations run
+            model, sizes = Counting(model, batch, sizes, vary), {}
         else:
             model = derive(model, setup, batch)
     if sizes:

@@ -11,6 +11,7 @@ from ..common import checks
 from ..common.search import most
 from ..common.tables import Shown, Table, sized
 from ..theory import inference
+from .engines import Engine, EngineServing, served
 from .headroom import ROUNDING, Headroom, find_gpu, kept_free, left
 
 #: How keys and values are kept: tensors that grow by a copy, as `transformers` does by default; tensors with room for the whole context
@@ -140,7 +141,8 @@ class Serving(Shown):
             waste = (self.page - 1) * self.per_token
             return [
                 f"Pages of {self.page} tokens, {self.page * self.per_token:,} B each; of the last at most {waste:,} B a sequence are "
-                "not used. An engine's own passes and buffers are not counted: the number is the most that the cache allows."
+                "not used. An engine's own passes and buffers are not counted: the number is the most that the cache allows. "
+                "engine=eb.Engine() counts them."
             ]
         grows = {"dynamic": "grows by a copy"}.get(
             self.cache, "has room for the whole context from the prefill on, and passes are not compiled"
@@ -148,7 +150,8 @@ class Serving(Shown):
         return [
             f"Counted as transformers generates, all prompts in one batch: the cache {grows}. Not in it: cuBLAS's workspace, which each "
             f"rehearsed pass takes besides, {self.gpu.cublas_workspace:,} B, and which the headroom keeps free; other scratch of kernels, "
-            "of which a rehearsal shows none."
+            "of which a rehearsal shows none. It decides by live tensors, each rounded to 512 bytes: what PyTorch's allocator keeps in pieces beside "
+            "them as the cache grows is not counted, and a rehearsal of the script has it."
         ]
 
     def as_dict(self) -> dict:
@@ -180,7 +183,8 @@ def serve(
     cache_dtype: str = "bf16",
     page: int = PAGE,
     headroom: Headroom | None = None,
-) -> Serving:
+    engine: Engine | None = None,
+) -> Serving | EngineServing:
     """How many sequences of so many tokens a GPU generates at once; or what `concurrency` of them take.
 
     Args:
@@ -190,6 +194,7 @@ def serve(
             16 bits; `static`, as its `StaticCache`, with room for `context` tokens, so derived too (without `torch.compile`, which
             `generate` asks for with it on CUDA); `paged`: what stands, weights and whole pages, for any data types.
         weights: one of `WEIGHTS`. cache_dtype: one of `CACHE_TYPES`. page: tokens in each. headroom: what is kept free of tensors.
+        engine: in place of these, an `Engine`: what it decides as it starts, and what it prints.
 
     Raises:
         ValueError: naming the field, the value and what is allowed: a context beyond the model's positions, a prompt that leaves
@@ -197,9 +202,12 @@ def serve(
     """
     checks.kind("serve", "model", model, Model)
     checks.one_of("serve", "cache", cache, CACHES)
-    prompt = _check_tokens(model, context, prompt)
     if concurrency is not None:
         checks.whole("serve", "concurrency", concurrency, 1, MOST)
+    if engine is not None:
+        beside = {"prompt": prompt, "cache": cache, "weights": weights, "cache_dtype": cache_dtype, "page": page}
+        return _by(engine, model, gpu, context, concurrency, beside | {"headroom": kept_free("serve", headroom)})
+    prompt = _check_tokens(model, context, prompt)
     page = _check_kept(model, cache, weights, cache_dtype, page)
     headroom, gpu = kept_free("serve", headroom), find_gpu(gpu)
     _check_gpu(gpu, cache, weights=weights, cache_dtype=cache_dtype)
@@ -216,6 +224,33 @@ def serve(
     after = size(found + 1) if found and not concurrency and found < MOST else None
     kept = (weights, cache, cache_dtype, page, headroom, usable)
     return Serving(model, gpu, context, prompt, found, *kept, moments(found or 1), after)
+
+
+#: What `serve` has where it is not said, of what an `Engine` says itself.
+_UNSAID = {
+    "prompt": None,
+    "cache": "dynamic",
+    "weights": "bf16",
+    "cache_dtype": "bf16",
+    "page": PAGE,
+    "headroom": Headroom(),
+}
+
+
+def _by(engine, model, gpu, context, concurrency, beside):
+    """What an engine decides. Raise ValueError for what is said beside it."""
+    checks.kind("serve", "engine", engine, Engine)
+    for name, value in beside.items():
+        if value != _UNSAID[name]:
+            raise ValueError(
+                f"serve.{name}: {checks.shown(value)} with an engine; allowed: what Engine(...) says of it"
+            )
+    _check_tokens(model, context, None)
+    card = find_gpu(gpu)
+    for name in ("weights", "cache"):
+        if getattr(engine, name) == "bf16" and not card.bf16:
+            raise ValueError(f"Engine.{name}: 'bf16' on {card.name}, which has no bf16; allowed: 'fp16'")
+    return served(model, card, context, engine, concurrency)
 
 
 def _check_tokens(model, context, prompt):

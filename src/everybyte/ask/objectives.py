@@ -12,9 +12,12 @@ from .setup import Setup
 Method = Literal["dpo", "ppo", "grpo", "value"]
 #: What a step's loss is.
 METHODS = get_args(Method)
-#: Where a reference's log-probabilities come from: made before, and given to the step; or made in it, before or after the policy's.
-Reference = Literal["before", "first", "after"]
+#: Where a reference's log-probabilities come from: made before, and given to the step; or made in it, before or after the policy's; or
+#: there is none.
+Reference = Literal["before", "first", "after", "none"]
 REFERENCES = get_args(Reference)
+#: What a method has where nobody says; of others `before`.
+_USUAL: dict[str, Reference] = {"dpo": "after", "grpo": "none"}
 
 
 @final
@@ -54,7 +57,7 @@ class Objective:
     |---|---|---|
     | `dpo` | a pair: two sequences, chosen and rejected, both in one forward | minus the log-sigmoid of the margin |
     | `ppo` | a sequence, with log-probabilities and advantages of each token from before | the clipped surrogate |
-    | `grpo` | a sequence, with those, the reference's log-probabilities, and one advantage | the same, less a divergence |
+    | `grpo` | a sequence, with log-probabilities of each token from before, and one advantage | the same; with a reference `before` less a divergence from it |
     | `value` | a sequence, with a value and a return of each token from before | PPO's other step: the value model's clipped square |
 
     The first three take a token's log-probability from all logits at once: `logits.log_softmax(-1).gather(-1,
@@ -69,8 +72,9 @@ class Objective:
             of `METHODS`.
         reference: for `dpo`, when the frozen reference runs: in the step, `after` the policy's forward, as is usual, or
             `first`; or `before` training, which gives its log-probabilities to the step. In the step it has weights in
-            the data type of matrix products; with `Setup.adapters` it is the policy with its adapters switched off. The
-            other methods score `before`.
+            the data type of matrix products; with `Setup.adapters` it is the policy with its adapters switched off. For
+            `grpo` there is `none`, as TRL has it (`beta` 0, trl 1.16, trainer/grpo_config.py), or it scores `before`; for
+            the other methods what was scored `before` is given.
 
     Raises:
         ValueError: naming the field, the value and what is allowed.
@@ -84,13 +88,22 @@ class Objective:
         checks.kind("Objective", "model", self.model, Model)
         checks.one_of("Objective", "method", self.method, METHODS)
         if self.reference is None:
-            object.__setattr__(self, "reference", "after" if self.method == "dpo" else "before")
+            object.__setattr__(self, "reference", _USUAL.get(self.method, "before"))
         checks.one_of("Objective", "reference", self.reference, REFERENCES)
-        if self.method != "dpo" and self.reference != "before":
+        if self.reference == "none" and self.method != "grpo":
+            raise ValueError(
+                f"Objective.reference: 'none' with {self.method}; allowed: with grpo, whose divergence may be left out"
+            )
+        if self.method != "dpo" and self.in_step:
             raise ValueError(
                 f"Objective.reference: {self.reference!r} with {self.method}, which learns from log-probabilities that were made when "
-                "the batch was; allowed: 'before', or method 'dpo'"
+                f"the batch was; allowed: 'before'{', ' + repr('none') if self.method == 'grpo' else ''}, or method 'dpo'"
             )
+
+    @property
+    def in_step(self) -> bool:
+        """Whether a reference runs in the step."""
+        return self.reference in ("first", "after")
 
     @property
     def name(self) -> str:
@@ -128,7 +141,7 @@ class Objective:
         check(OBJECTIVE, setup, self)
         if unlike := self.model.unlike_reference():
             raise ValueError(f"{unlike}; with objective {self.method!r} the book's reference is run")
-        if self.model.experts and self.reference != "before":
+        if self.model.experts and self.in_step:
             raise ValueError(
                 f"Objective.reference: {self.reference!r} with {self.model.name}, a mixture of experts, is not derived; allowed: 'before'"
             )

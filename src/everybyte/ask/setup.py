@@ -6,7 +6,7 @@ from typing import Any, ClassVar, Literal, final
 
 from .. import rules
 from ..catalog import Model
-from ..catalog.weights import layers, linears, weights
+from ..catalog.weights import layers, learned, linears
 from ..common import checks
 from . import choices
 from .choices import (
@@ -16,10 +16,12 @@ from .choices import (
     LIBRARIES,
     LIMITS,
     LOOPS,
+    LOW,
     MOST_RANK,
     OPTIMIZERS,
     OWNED,
     SUMMED,
+    UNSHARED,
 )
 from .mesh import Mesh, Part
 
@@ -259,10 +261,20 @@ class Setup:
             object.__setattr__(self, "adapters", Lora(**self.adapters))
         if isinstance(self.mesh, Mapping):
             object.__setattr__(self, "mesh", Mesh.of(self.mesh))
+        if isinstance(self.precision, str) and self.precision.lower() in LOW:
+            raise ValueError(
+                f"Setup.precision: {self.precision!r} is not derived: chapter 27 sums what a linear layer saves, and `everybyte rehearse` "
+                f"runs a script's own; allowed: {', '.join(CHOICES['precision'])}"
+            )
         checks.one_of("Setup", "precision", self.precision, CHOICES["precision"])
         if isinstance(self.optimizer, str) and self.optimizer in SUMMED:
             raise ValueError(
                 f"Setup.optimizer: {self.optimizer!r} is not derived: chapter 24 sums its states; allowed: {', '.join(OPTIMIZERS)}; "
+                "everybyte rehearse runs a script with it"
+            )
+        if isinstance(self.sharding, str) and self.sharding in UNSHARED:
+            raise ValueError(
+                f"Setup.sharding: {self.sharding!r} is not derived: {UNSHARED[self.sharding]}; allowed: {', '.join(CHOICES['sharding'])}; "
                 "everybyte rehearse runs a script with it"
             )
         checks.one_of("Setup", "optimizer", self.optimizer, CHOICES["optimizer"])
@@ -445,7 +457,7 @@ class Setup:
         """
         checks.whole(owner, "rank", rank, 0, self.gpus - 1)
         place, parts = self.sharer(rank) % self.shards, self.mesh.expert
-        for weight in weights(Part(model, self.mesh.tensor)) if self.fsdp and place else ():
+        for weight in learned(Part(model, self.mesh.tensor)) if self.fsdp and place else ():
             rows, shards, mine = int(weight.shape[0]), self.shards, place
             if parts > 1 and weight.name in ("mlp.gate_up", "mlp.down"):
                 rows, shards, mine = rows // parts, self.expert_shards, place // parts

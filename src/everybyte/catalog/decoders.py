@@ -11,12 +11,14 @@ ORDERS = {
     "phi3": ("attention.out", "attention", "mlp", "norm"),
     "gpt2": ("norm1", "attention", "norm2", "mlp"),
     "gpt_neox": ("norm1", "norm2", "attention", "mlp"),
+    "deepseek_v3": ("attention", "mlp", "norm"),
+    "qwen3_moe": ("attention", "mlp", "norm"),
+    "llama4_text": ("attention", "mlp", "norm"),
+    "glm4_moe": ("attention", "mlp", "norm"),
     "opt": ("attention.k", "attention.v", "attention.q", "attention.out", "norm1", "mlp", "norm2"),
 }
 #: Those whose last norm is made before the blocks.
 NORM_FIRST = ("opt",)
-#: Fields of a model that no step of theirs is derived with.
-GENERATES_ALONE = ("latent_rank", "shared_experts")
 
 
 def untrained(model: Model) -> str | None:
@@ -25,8 +27,7 @@ def untrained(model: Model) -> str | None:
         decoder(model)
     except ValueError as error:
         return str(error)
-    field = next((field for field in GENERATES_ALONE if getattr(model, field)), None)
-    return f"Model.{field}: {getattr(model, field)} of {model.name} is not derived in training" if field else None
+    return None
 
 
 def optimized(model: Model, weights: list) -> list:

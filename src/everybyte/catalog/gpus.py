@@ -10,7 +10,7 @@ from ..common import checks, files
 MEMORY_SOURCES = ("reported", "nvidia-smi", "data sheet")
 #: Fields that an estimate of time needs.
 RATES = ("bandwidth", "bf16_flops", "fp32_flops", "host_link")
-_BYTES = ("memory", "bandwidth", "host_link", "peer_link", "network", "l2", "shared", "cublas")
+_BYTES = ("memory", "bandwidth", "host_link", "peer_link", "network", "l2", "shared", "cublas", "lt")
 
 
 def _in_bytes(entry):
@@ -39,6 +39,7 @@ class Gpu:
         bf16: whether the matrix units support bf16.
         host_link: bytes per second to the host, one direction. peer_link: to the other GPUs; 0 where the host's is the only link.
         bridged: how many GPUs a bridge joins, where `peer_link` is a bridge's; 0 where it reaches the whole node.
+        unified: whether it has no memory of its own, and shares the host's.
         network: bytes per second, one direction, of each GPU's network card; 0 for unknown. node: GPUs of a node.
         capability: CUDA compute capability, or the vendor's architecture name.
         multiprocessors: how many; l2: bytes of the second-level cache. 0 where the catalog does not say.
@@ -62,6 +63,7 @@ class Gpu:
     bridged: int = 0
     network: int = 0
     node: int = 8
+    unified: bool = False
     capability: str = ""
     multiprocessors: int = 0
     l2: int = 0
@@ -91,6 +93,7 @@ class Gpu:
         if self.bridged and not self.peer_link:
             raise ValueError(f"Gpu.bridged: {self.bridged} without a peer_link, the bridge's rate; allowed: 0")
         checks.flag("Gpu", "bf16", self.bf16)
+        checks.flag("Gpu", "unified", self.unified)
         checks.one_of("Gpu", "memory_source", self.memory_source, MEMORY_SOURCES)
 
     @property
@@ -124,6 +127,11 @@ class Gpu:
     def cublas_workspace(self) -> int:
         """Default bytes of one cuBLAS or hipBLAS workspace; NVIDIA's larger one where the capability is unknown."""
         return self._architecture["cublas"]
+
+    @property
+    def lt_workspace(self) -> int:
+        """Default bytes of one hipBLASLt workspace; 0 of NVIDIA's, whose cuBLASLt has cuBLAS's."""
+        return self._architecture["lt"]
 
     def flops(self, compute: str) -> int:
         """FLOP/s of matrix products in that data type: `fp32`, or one of 16 bits."""

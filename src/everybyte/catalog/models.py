@@ -35,7 +35,9 @@ _POSITIVE = {*_REQUIRED, "kv_heads", "head_width", "ffn_width", "embedding_width
 _MOST = 2**24
 _MORE = {"positions": 2**27, "learned_positions": 2**27, "window": 2**27, "published": 2**60, "rotary_percent": 100}
 #: Fields that only models have in which the first one is not 0.
-_MIXTURE = ("experts", "experts_per_token", "expert_width", "shared_experts", "dense_layers", "router_bias")
+_MIXTURE = (
+    "experts", "experts_per_token", "expert_width", "shared_experts", "dense_layers", "router_bias", "expert_groups", "groups_per_token"
+)  # fmt: skip
 _LATENT = ("latent_rank", "query_rank", "rope_width", "value_width")
 _WINDOW = ("full_every", "chunked")
 
@@ -103,6 +105,8 @@ class Model:
         experts: routed experts in each mixture layer; 0 for a dense model. experts_per_token: how many a token visits.
         expert_width: inner width of an expert. shared_experts: experts that every token visits.
         dense_layers: layers at the start that keep the dense MLP. router_bias: a bias for each expert's score.
+        expert_groups, groups_per_token: groups into which experts are divided, and how many of them a token's are chosen from
+            (DeepSeek-V3); 0 for a choice among all at once.
         query_rank, latent_rank, rope_width, value_width: multi-head latent attention (DeepSeek): ranks of the query's and
             the key-value's compression, rotary part of each head, width of a value head. `latent_rank` 0: no latent attention.
         code: whose code runs the model. `reference`: the book's where it has the architecture, else Hugging Face's.
@@ -156,6 +160,8 @@ class Model:
     shared_experts: int = 0
     dense_layers: int = 0
     router_bias: bool = False
+    expert_groups: int = 0
+    groups_per_token: int = 0
     query_rank: int = 0
     latent_rank: int = 0
     rope_width: int = 0
@@ -215,6 +221,7 @@ class Model:
             checks.whole("Model", "experts_per_token", self.experts_per_token, 1, self.experts)
             checks.whole("Model", "expert_width", self.expert_width, 1, _MOST)
             checks.whole("Model", "dense_layers", self.dense_layers, 0, self.layers)
+            self._check_groups()
         self._only_with(*_LATENT)
         if self.latent_rank:
             checks.whole("Model", "query_rank", self.query_rank, 1, _MOST)
@@ -223,6 +230,15 @@ class Model:
         self._only_with("window", *_WINDOW)
         if self.full_every == 1:
             raise ValueError("Model.full_every: 1 leaves no layer its window; allowed: 0, 2 or more, or window 0")
+
+    def _check_groups(self):
+        if self.expert_groups:  # whose best two experts say how good a group is
+            if self.experts % self.expert_groups or self.experts // self.expert_groups < 2:
+                raise ValueError(
+                    f"Model.expert_groups: {self.expert_groups} of {self.experts} experts; allowed: divisors that leave two in a group"
+                )
+            checks.whole("Model", "groups_per_token", self.groups_per_token, 1, self.expert_groups)
+        self._only_with("expert_groups", "groups_per_token")
 
     def _only_with(self, switch, *others):
         for field in others:
@@ -272,6 +288,19 @@ class Model:
     def has_experts(self) -> bool:
         """Whether it has experts."""
         return self.experts > 0
+
+    @property
+    def has_shared(self) -> bool:
+        """Whether there are experts that every token visits. They are one MLP, as wide as all of them."""
+        return self.shared_experts > 0
+
+    @property
+    def corrected(self) -> bool:
+        """Whether the routers' biases are buffers, by which experts are chosen and which have no gradient (DeepSeek-V3).
+
+        A router with a bias that is a weight (gpt-oss) stands beside experts with biases.
+        """
+        return self.router_bias and not self.ffn_bias
 
     @property
     def projected(self) -> bool:
@@ -347,10 +376,12 @@ class Model:
         """A copy with some fields changed, checked again.
 
         A field at its default is computed anew from the changed ones: GPT-2 at twice the width has twice the `ffn_width`.
-        `published` is dropped, and without a window all that is said of one.
+        `published` is dropped; without a window, or experts, all that is said of them.
         """
         if changes.get("window") == 0:
             changes = {"full_every": 0, "chunked": False} | changes
+        if changes.get("experts") == 0:
+            changes = {field: type(getattr(self, field))() for field in _MIXTURE[1:]} | changes
         following = {
             field: None
             for field, (default, sources) in _DEFAULTS.items()

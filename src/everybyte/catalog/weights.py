@@ -105,7 +105,7 @@ def weights(m) -> list[Weight]:
         Weight("mlp.gate_up_bias", (m.experts, 2 * m.expert_width), "mixture", m.has_experts * m.ffn_bias),
         Weight("mlp.down_bias", (m.experts, m.width), "mixture", m.has_experts * m.ffn_bias),
         *_linear("mlp.router", m.experts, m.width, "mixture", m.has_experts, m.router_bias),
-        *mlp("mlp.shared", m.expert_width, "mixture", m.shared_experts),
+        *mlp("mlp.shared", m.expert_width * m.shared_experts, "mixture", m.has_shared),
         *norm("norm", m.width, "last", m.final_norm),
         Weight("head.weight", (getattr(m, "outputs", m.vocabulary), m.embedding_width), "last", 1 - tied),
         Weight("pooler.weight", (m.width, m.width), "last", m.pooler),
@@ -113,10 +113,15 @@ def weights(m) -> list[Weight]:
     ]  # fmt: skip
 
 
+def learned(m) -> list[Weight]:
+    """Those of `weights` that have a gradient: all but the biases by which a router chooses, which are buffers."""
+    return [w for w in weights(m) if not (w.name == "mlp.router.bias" and m.corrected)]
+
+
 def trained(m, lora) -> list[Weight]:
     """The tensors that a step trains: all weights, or with a `Lora` its matrices."""
     times = layers(m)
-    found = adapters(m, lora.rank, lora.takes) if lora else weights(m)
+    found = adapters(m, lora.rank, lora.takes) if lora else learned(m)
     return [w for w in found if w.count and times[w.group]]
 
 
@@ -187,18 +192,10 @@ def packed(m, kind: str) -> int:
     """Bytes of a model's weights of which the matrices are in fewer bits, a key of `PACKED`, and the rest in 16.
 
     In fp8 the experts' matrices are too, and routers are not: they are no linear layers in transformers' `FP8Linear`, `FP8Experts`.
-
-    Raises:
-        ValueError: in fp8, where several shared experts side by side begin within a block.
     """
     matrices = {weight.name for _, weight in linears(m)}
     if kind == "fp8":
         matrices = matrices - {"mlp.router.weight"} | {w.name for w in weights(m) if len(w.shape) == 3}
-        if m.shared_experts > 1 and m.expert_width % FP8_BLOCK:
-            raise ValueError(
-                f"Model.expert_width: {m.expert_width} of {m.name}, whose {m.shared_experts} shared experts are one matrix, in fp8 is "
-                f"not derived; allowed: multiples of {FP8_BLOCK}"
-            )
 
     def size(weight):
         tensors = PACKED[kind](weight) if weight.name in matrices else [(weight.numbers, 2)]

@@ -179,7 +179,7 @@ def layouts(options):
 
 def serve(options):
     card, headroom = given.card(options)
-    asked = given.asked(options, "concurrency", "prompt", "cache", "weights", "cache_dtype", "page")
+    asked = given.asked(options, "concurrency", "prompt", "cache", "weights", "cache_dtype", "page", "engine")
     found = eb.serve(eb.model(options.model), card, options.context, headroom=headroom, **asked)
     return _said(found, yes=found.fits)
 
@@ -187,7 +187,8 @@ def serve(options):
 def align(options):
     parts = {name: getattr(options, name) for name in ("reference", "frozen", "rollout")}
     found = eb.align(options.method, *given.configuration(options), options.gpu, **parts)
-    return _said(found, found.table(), found.fits is not False)
+    shown = f"{found.table()}\n\n{found.timeline()}" if found.rollout else found.table()
+    return _said(found, shown, found.fits is not False)
 
 
 def doctor(options):

@@ -11,6 +11,7 @@ from typing import Any
 
 from .. import __version__
 from ..answers.alignment import MODELS, Rollout
+from ..answers.engines import Engine
 from ..answers.fit import VARY
 from ..answers.headroom import EXPANDABLE, Headroom
 from ..answers.serving import CACHE_TYPES, CACHES, WEIGHTS
@@ -174,5 +175,6 @@ TYPES: dict[str, Any] = {
     "int": _made(int, "a whole number, such as 1024"), "float": _made(float, "a number, such as 0.1"),
     "adapters": _made(lambda text: None if text == "none" else Lora.read(text)),
     "mesh": _made(lambda text: Mesh() if text == "none" else Mesh.read(text)),
+    "engine": _made(Engine.read),
     "rollout": _made(lambda text: None if text == "none" else Rollout.read(text)),
 }  # fmt: skip

@@ -18,12 +18,20 @@ MORE_SIZES = (
     500, 518, 640, 768, 800, 896, 1000, 2048, 8192,
 )  # fmt: skip
 _MULTIPLES = (1, 2, 4, 8, 16, 32, 64)
+#: Of what a sequence is cut into by state space models, too: Mamba-2's chunks.
+SEQUENCE_MULTIPLES = (*_MULTIPLES, 128, 256)
 #: Of what patches and strides make of images, too.
 FURTHER_MULTIPLES = (*_MULTIPLES, 3, 5, 6, 7, 10, 12, 14, 20, 24, 28, 40, 48, 56, 128, 256)
 
 
 #: Where so many numbers are all of different kinds, as in a loop over them, no more are looked at.
 _PATIENCE = 4
+#: Nor where there are more kinds than these, as in a loop over a sequence's chunks, and the last numbers are of different ones.
+_KINDS = 6
+
+
+#: Which of a range's multiples are taken where few stand close to its start.
+_SPREAD = (3, 1, 7, 0, 15, 2, 31)
 
 
 class Irregular(Exception):
@@ -62,6 +70,10 @@ class Range:
             if value in self and value not in found:
                 found.append(value)
             value += 1 if value < self.low + 64 else 37
+        if len(found) < count and self.by > 1 and self.multiples:
+            members = range(-(-self.low // self.by) * self.by, self.high + 1, self.by)
+            further = (members[i] for i in _SPREAD if i < len(members))
+            found += [v for v in further if v not in found][: count - len(found)]
         return found
 
 
@@ -84,6 +96,8 @@ def partition(
         last = list(seen)[-_PATIENCE:]
         if (more or len(seen) == _PATIENCE) and len({seen[n] for n in last}) == _PATIENCE:
             raise Irregular(*last[-2:] if more else last[:2])
+        if len(set(seen.values())) > _KINDS and len({seen[n] for n in last[1:]}) == _PATIENCE - 1:
+            raise Irregular(*last[-2:])
     if len(set(seen.values())) == 1:
         return [(Range(low, high), seen[low])]
     if len(_runs(seen)) > 2:  # more than a threshold

@@ -42,7 +42,7 @@ def derive(
         batch: for a module of your own, the arguments of its forward as `dry_run` takes them, with the letters "B" and "S"
             in their shapes, such as {"tokens": (("B", "S"), torch.int64)}, and other capital letters for dimensions of your
             own, such as {"pixel_values": (("B", 3, "R", "R"), torch.float32)}; or a function of batch and sequence that
-            makes them.
+            makes them, or of letters by which its arguments are called, such as `lambda B, M: ...`.
         keep: whether to look for the derivation of a catalog model or a config on disk, and to keep it there.
         letters: "all" for a formula in the model's own dimensions too, by PyTorch's symbolic shapes: of a GPT or a Llama of
             the catalog on one GPU. It is a `Lettered`, and is not kept.

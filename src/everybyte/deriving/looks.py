@@ -1,6 +1,7 @@
 """What is derived, and its dry runs."""
 
 import copy
+import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -154,7 +155,7 @@ def _batches(batch):
     if batch is None:
         return None, "BS"
     if callable(batch) and not isinstance(batch, torch.Tensor):
-        return batch, "BS"
+        return _named(batch)
     used = set()
     _put(batch, {}, used)
     if strange := sorted(letter for letter in used if letter not in LETTERS):
@@ -170,6 +171,23 @@ def _batches(batch):
     letters = "".join(sorted(used, key=lambda letter: (letter not in USUAL, letter)))
     own = [letter for letter in letters if letter not in USUAL]
     return (lambda b, s, *sizes: _put(batch, {"B": b, "S": s, **dict(zip(own, sizes, strict=True))}, set())), letters
+
+
+def _named(batch):
+    """A function that makes the batch, of its letters; of two arguments by other names, of batch and sequence."""
+    try:
+        names = [p.name for p in inspect.signature(batch).parameters.values() if p.default is p.empty]
+    except (TypeError, ValueError):  # a builtin, which tells nobody what it takes
+        return batch, "BS"
+    if not names or not set(names) <= set(LETTERS):
+        return batch, "BS"
+    letters = "".join(sorted(names, key=lambda letter: (letter not in USUAL, letter)))
+
+    def make(b, s, *sizes):
+        known = dict(zip([*USUAL, *(letter for letter in letters if letter not in USUAL)], (b, s, *sizes), strict=True))
+        return batch(**{name: known[name] for name in names})
+
+    return make, letters
 
 
 def inputs(batch, size: int, sequence: int, **sizes: int):

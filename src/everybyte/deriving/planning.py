@@ -20,17 +20,19 @@ class Counting:
 
     Args:
         model: a Hugging Face config, or a function that makes a `torch.nn.Module`. batch: as for `derive`.
-        sizes: of letters of the reader's own.
+        sizes: of letters of the reader's own. vary: one of them that has no size yet.
 
     Raises:
         ValueError: a letter of the reader's own without a size.
     """
 
-    def __init__(self, model, batch=None, sizes: Mapping[str, int] | None = None):
-        self.subject, self._batch, self._sizes = subject(model, batch), batch, dict(sizes or {})
+    def __init__(self, model, batch=None, sizes: Mapping[str, int] | None = None, vary: str = ""):
+        self.subject, self._batch, self._sizes, self.further = subject(model, batch), batch, dict(sizes or {}), vary
         if batch is not None and not callable(batch):
             inputs(batch, 1, 1, **self._sizes)  # says which letter has none
-        self._traces: dict[Setup, Trace] = {}
+        if strange := sorted(set(self.subject.further) ^ {*self._sizes, *vary}):
+            raise ValueError(f"fit: letter {strange[0]!r}; allowed: a size for each letter that the batch is made of")
+        self._traces: dict[tuple, Trace] = {}
         self._bar = terminal.bar(desc="dry runs", unit="")
 
     @cached_property
@@ -45,15 +47,21 @@ class Counting:
 
     def trace(self, setup: Setup) -> Trace:
         """The dry run under a setup; of more than three accumulated batches, of three."""
-        setup = setup.replace(accumulation=min(setup.accumulation, 3))
-        if setup not in self._traces:
-            self._traces[setup] = self.subject.trace(setup, None, (setup.batch, setup.sequence, *self._own))
-            self._bar.update()
-        return self._traces[setup]
+        return self._trace(setup, {})
 
-    @property
-    def _own(self):
-        return [self._sizes[letter] for letter in self.subject.further]
+    def _trace(self, setup, varied):
+        setup, own = setup.replace(accumulation=min(setup.accumulation, 3)), self._own(varied)
+        if (setup, *own) not in self._traces:
+            self._traces[setup, *own] = self.subject.trace(setup, None, (setup.batch, setup.sequence, *own))
+            self._bar.update()
+        return self._traces[setup, *own]
+
+    def _own(self, varied):
+        return [(self._sizes | varied)[letter] for letter in self.subject.further]
+
+    def sized(self, setup: Setup, rounding: int, **varied: int) -> Trace:
+        """The dry run with a size for what varies, each tensor rounded up."""
+        return replace(self._trace(setup, varied), rounding=rounding, sizes=varied)
 
     def at(self, setup: Setup, rounding: int = 1) -> Trace:
         """The dry run under a setup, each tensor rounded up, as a witness says it."""
@@ -75,7 +83,7 @@ class Counting:
             else:
                 usual = Setup()  # both are read off the arguments
                 run = setup.replace(batch=usual.batch, sequence=usual.sequence)
-                workload(model, run, make(setup.batch, setup.sequence, *self._own))
+                workload(model, run, make(setup.batch, setup.sequence, *self._own({})))
         except ValueError:
             return False
         return setup.checkpointing == "none" or _checkpoints(model)

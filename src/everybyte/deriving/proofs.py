@@ -79,7 +79,8 @@ class Order:
         if any(self.slack):
             values = values.copy()
             values[:, self.one] -= numpy.maximum(-counts, 0).dot(numpy.array(self.slack, dtype=object))
-        most = int(abs(values).max(initial=0)) * max(int(abs(x).max(initial=0)) for x in (self.least, self.most))
+        bound = max(int(abs(x).max(initial=0)) for x in (self.least, self.most))
+        most = max(int(abs(values).max(initial=0)), 1) * bound
         dtype = "int64" if most * len(self.monomials) * 2 < _SAFE else object
         values, least, most = (x.astype(dtype) for x in (values, self.least, self.most))
         found = numpy.maximum(values, 0).dot(least) + numpy.minimum(values, 0).dot(most)

@@ -15,6 +15,8 @@ def _powers(*powers):
 _SUMS = _powers((0, 0), (1, 0), (0, 1), (1, 1))
 _STRAIGHT = _SUMS + _powers((0, 2), (1, 2))
 _SQUARES = _STRAIGHT + _powers((2, 0), (2, 1), (2, 2))
+#: What stands for each pair of chunks of a sequence, as a state space model's decays do.
+_CHUNKS = _powers((0, 0), (1, 0))
 #: What kernels pad to, and other divisors that are tried, the likelier first.
 _BY = [8, 16, 32, 64, 128, 256, 512, 4, 2, *(n for n in range(3, 65) if n & (n - 1))]
 
@@ -85,8 +87,16 @@ class Solver:
         values = [int(v) for v in values]
         if len(set(values)) == 1:
             return Amount.of({ONE: values[0]})
-        padded = ((*_SUMS, *(x * Amount.letter(q) for x in _SUMS)) for q in self._quotients)
-        return self._sum((_STRAIGHT, _SQUARES), values) or self._product(values) or self._sum(padded, values)
+        found = self._sum((_STRAIGHT, _SQUARES), values) or self._product(values)
+        return (
+            found
+            or self._sum(self._padded(_SUMS, (0, 1)), values)
+            or self._sum(self._padded(_CHUNKS, (0, 1, 2)), values)
+        )
+
+    def _padded(self, amounts, powers):
+        """Bases: the amounts times powers of a rounded quotient."""
+        return (tuple(x * Amount.letter(q) ** n for n in powers for x in amounts) for q in self._quotients)
 
     def _sum(self, bases, values):
         """The first combination that has these values, of some bases."""

@@ -11,7 +11,7 @@ from ..catalog import Model
 from ..common import terminal
 from ..derivation import Case, Derivation, Irregular, Range, partition
 from ..derivation.course import Column, instants
-from ..derivation.ranges import BATCHES, FURTHER_MULTIPLES, LONGEST, MORE_SIZES, SEQUENCES, SIZES
+from ..derivation.ranges import BATCHES, FURTHER_MULTIPLES, LONGEST, MORE_SIZES, SEQUENCE_MULTIPLES, SEQUENCES, SIZES
 from ..derivation.result import ROUNDINGS
 from ..step.amount import NAMES, ONE, USUAL, Amount
 from ..step.course import MARKS, Course
@@ -24,6 +24,8 @@ from .solver import Solver
 #: The point that others are compared with; of a further letter the first of these sizes that the model takes.
 _BATCH, _SEQUENCE, _SIZES = 3, 64, (224, 64, 256, 32, 128, 16, 512, 28, 8, 1024, 4, 2, 1)
 _MOST = BATCHES[-1]
+#: Sequences of a range, six of which tell what grows with them from what grows with their chunks.
+_LENGTHS = (64, 33, 90, 127, 256, 1000, 577, 1500, 3001, 2050)
 #: So many depths are looked at, three at a time, where the first layers are not like those that follow.
 _DEPTHS = 5
 #: At so many points the bytes of a tensor must be those of one that is known.
@@ -90,7 +92,7 @@ class _Solving:
             how = f"Dry runs at {len(self.seen)} points, solved in fractions.{why}"
             found = self._derivation(cases, refused, how)
             self._check(found)
-        shown = [n for n, letter in enumerate(self.letters) if letter in subject.letters or not subject.further]
+        shown = [n for n, letter in enumerate(self.letters) if letter in subject.letters]
         told = ", ".join(" x ".join(f"{point[n]:,}" for n in shown) for _, *point in self.checked)
         depth = f" at {subject.layers} layers" if subject.layers else ""
         names = " x ".join(NAMES.get(self.letters[n], self.letters[n]) for n in shown)
@@ -141,8 +143,8 @@ class _Solving:
         return dict(zip(self.letters, point, strict=True))
 
     def _of(self, form, point):
-        """A form's bytes at a point."""
-        return form.at(self._at(point))
+        """A form's bytes at a point; a fraction where the form is of another range, which the point is not in."""
+        return form.value(self._at(point))
 
     def _said(self, point):
         return ", ".join(f"{NAMES.get(x, x)} {n}" for x, n in self._at(point).items() if x in self.subject.letters)
@@ -221,7 +223,8 @@ class _Solving:
             return [*self._ranges(letter, 2, _MOST, BATCHES), one]
         if letter == "S":
             low = min(max(2, self.tokens), subject.longest)
-            found = self._ranges(letter, low, subject.longest, [*SEQUENCES, *subject.sizes, *more])
+            wanted = [*SEQUENCES, *subject.sizes, *more]
+            found = self._ranges(letter, low, subject.longest, wanted, (), SEQUENCE_MULTIPLES)
             return [*found, *([one] if low > 1 and self.tokens == 1 else [])]
         found = self._ranges(letter, 1, LONGEST, [*SIZES, *subject.sizes, *more], MORE_SIZES, FURTHER_MULTIPLES)
         usual = self._at(self.usual)[letter]
@@ -246,10 +249,11 @@ class _Solving:
     def _irregular(self, letter, a, b):
         one, other = (self._look(*(self._at(self.usual) | {letter: x}).values()) for x in (a, b))
         name, which = NAMES.get(letter, letter), NAMES.get(letter, f"letter {letter}")
+        fixed = f"a fixed {name}" + ' in the shapes of `batch`, as ("B", 4096)' * (letter == "S")
         return (
             f"derive: the {which} decides which operations run: from {name} {a} to {b} the step goes another way, "
             f"{one.differs(other)}; allowed: loops and branches that do not depend on it, or by a few thresholds or "
-            f"multiples; or a fixed {name}; or eb.dry_run"
+            f"multiples; or {fixed}; or eb.dry_run"
         )
 
     def _patch(self, ranges):
@@ -260,7 +264,7 @@ class _Solving:
             for usual, r in zip(self.usual[2:], others, strict=True)
         )
         bs = [b.low] if b.single else b.some([v for v in (3, 2, 5, 7) if v in b], 4)
-        ss = [s.low] if s.single else s.some([v for v in (64, 33, 90, 127, 256, 1000) if v in s], 6)
+        ss = [s.low] if s.single else s.some([v for v in _LENGTHS if v in s][:6], 6)
         if b.single or s.single:
             pairs = list(product(bs, ss))
         else:
@@ -424,6 +428,8 @@ class _Solving:
         used = {key[1:] for key in self.seen} | {tuple(point) for _, *point in self.checked}
         batch, sequence, *others = case.ranges.values()
         b, s = batch.some([6, 11, 13], 3), sequence.some([321, 80, 176, 45], 4)
+        if sequence.by > 64 and (long := sequence.last(2304)):  # of chunks many tell most
+            s.insert(0, long)
         rest = [r.some([n for n in (171, 208, 140, 330, 98, 77, 160, 23) if n in r], 3) for r in others]
         points = [(x, y) for y in s for x in b]
         if rest:  # each time other sizes of all

@@ -1,4 +1,4 @@
-"""Schematics: divided matrices, a ring, tiles of attention, bits of formats, a block's shapes, a schedule."""
+"""Schematics: divided matrices, a ring, tiles of attention, chunks with a state, bits of formats, a block's shapes, a schedule."""
 
 from collections.abc import Mapping, Sequence
 from math import cos, pi, sin
@@ -142,6 +142,39 @@ def tiles(
     return _drawn(fig, ax, (-0.6, tiles + 2.8), (-tiles - 0.2, 0.7), alt, aspect="equal")
 
 
+def chunks(parts: int = 4, title: str = "Squares within chunks, a state from one to the next") -> Figure:
+    """A sequence cut into chunks: a square of pairs in each, and the state that goes on to the next.
+
+    Args:
+        parts: chunks, from 2 to 6.
+
+    Raises:
+        ValueError: another number.
+    """
+    checks.whole("chunks", "parts", parts, 2, 6)
+    fig, ax = canvas(title, height=3.4)
+    for i in range(parts):
+        _box(ax, 2 * i, 1.2, 1.2, 1.2, facecolor=PARTS["activations"].color)
+        ax.add_patch(Polygon([(2 * i, 2.4), (2 * i + 1.2, 2.4), (2 * i + 1.2, 1.2)], facecolor=CARD, edgecolor=INK))
+        words(ax, 2 * i + 0.6, 2.55, f"chunk {i}", 10, va="baseline")
+        words(ax, 2 * i + 0.42, 1.55, "Q × Q", 9, color=ink_on(PARTS["activations"].color))
+        words(ax, 2 * i + 0.6, 0.95, "Q tokens", 8, color=MUTED)
+    arrow: dict[str, Any] = {"arrowstyle": "-|>", "mutation_scale": 12, "color": INK}
+    for i in range(parts + 1):
+        _box(ax, 2 * i - 0.8, -0.3, 0.6, 0.6, facecolor=PARTS["cache"].color)
+        words(ax, 2 * i - 0.5, 0, f"state\n{i}", 8, color=ink_on(PARTS["cache"].color))
+        if i < parts:
+            ax.add_patch(FancyArrowPatch((2 * i - 0.2, 0), (2 * i + 1.2, 0), **arrow))
+            ax.add_patch(FancyArrowPatch((2 * i - 0.45, 0.3), (2 * i, 1.2), **arrow))
+    words(ax, parts - 0.5, -0.55, "a state has the same size after any number of tokens", 9, va="top", color=MUTED)
+    alt = (
+        f"Schematic, {title}: a sequence cut into {parts} chunks of Q tokens. Within each chunk there is a square of Q × Q pairs, half "
+        f"of it masked. A state goes from chunk to chunk, {parts + 1} of them in all, each of the same size; each chunk reads the "
+        "one before it."
+    )
+    return _drawn(fig, ax, (-1.1, 2 * parts), (-1.0, 2.9), alt, aspect="equal")
+
+
 #: A field of bits: its name, color and hatch, which are this figure's own, since no field is a part of memory.
 FIELDS = (("sign", GRAY, "--"), ("exponent", GREEN, "//"), ("mantissa", BLUE, ""))
 
@@ -184,6 +217,30 @@ def bit_fields(formats: Mapping[str, tuple[int, int]], title: str = "") -> Figur
 _PLAIN = {"block_norms": 2, "post_norm": False, "parallel_residual": False, "qk_norm": False, "sinks": False, "experts": 0, "latent_rank": 0}  # fmt: skip
 _WIDEST, _TALL, _GAP = 7.2, 0.62, 0.42  # of a column, of an operation, between two
 _ROOM = 3.2  # of an operation that has its words inside
+
+
+#: Who shares a scale, of a matrix of 4 rows of 8 blocks: name, rows and columns of a block as drawn, in words.
+_SHARED = (
+    ("a tensor", 4, 8, "one scale"), ("a row", 1, 8, "1 by all columns"), ("a tile", 4, 4, "128 by 128"),
+    ("a piece of a row", 1, 2, "1 by 128, 32 or 16"),
+)  # fmt: skip
+
+
+def shared_scales(title: str = "Who shares a scale: from one for a tensor to one for 16 numbers") -> Figure:
+    """A matrix under four granularities of scales, a shade for each block."""
+    fig, ax = canvas(title, height=2.6)
+    for number, (name, high, wide, said) in enumerate(_SHARED):
+        left = 2.6 * number
+        for row in range(0, 4, high):
+            for column in range(0, 8, wide):
+                shade = _SHADES[(row // high + column // wide) % len(_SHADES)]
+                _box(ax, left + column / 4, -(row + high) / 4, wide / 4, high / 4, facecolor=shade)
+        words(ax, left + 1, 0.14, name, 11)
+        words(ax, left + 1, -1.16, said, 9.5, color=MUTED)
+    alt = f"Schematic, {title}. Four copies of a matrix: " + "; ".join(
+        f"{name}, {said}, drawn with a shade for each of {32 // (high * wide)}" for name, high, wide, said in _SHARED
+    )
+    return _drawn(fig, ax, (-0.1, 2.6 * len(_SHARED) - 0.5), (-1.35, 0.35), f"{alt}.", aspect="equal")
 
 
 def block_shapes(
@@ -331,3 +388,30 @@ def schedule(
     )
     fig.alt = f"Schedule, {title}: {len(gpus)} GPUs in time, {end:g} units long; at most: {said}."
     return fig
+
+
+def patches(
+    sides: Sequence[tuple[int, int]], patch: int = 16, merged: int = 2, title: str = "Patches and tokens"
+) -> Figure:
+    """Pictures of several sizes, to one scale, each cut into patches; thick lines around those that are one token.
+
+    Args:
+        sides: (width, height) in pixels of each, multiples of `patch * merged`. patch: pixels of a patch's side.
+            merged: patches of a token's side.
+    """
+    token, x, gap = patch * merged, 0.0, max(width for width, _ in sides) / 12
+    fig, ax = canvas(title, height=3.2)
+    told = []
+    for width, height in sides:
+        for step, line in ((patch, 0.2), (token, 0.7)):
+            for i in range(0, width + 1, step):
+                ax.plot([x + i] * 2, [0, height], color=BLUE, linewidth=line)
+            for i in range(0, height + 1, step):
+                ax.plot([x, x + width], [i] * 2, color=BLUE, linewidth=line)
+        count = width * height // patch**2
+        told.append(f"{width} × {height}: {count:,} patches, {count // merged**2:,} tokens")
+        ax.text(x, -gap / 3, told[-1].replace(": ", "\n").replace(", ", "\n"), va="top", color=INK, fontsize=8)
+        x += width + gap
+    alt = f"{len(sides)} pictures cut into patches of {patch} pixels. " + "; ".join(told) + "."
+    top = max(height for _, height in sides)
+    return _drawn(fig, ax, (-gap / 4, x), (-0.45 * top, 1.04 * top), alt, aspect="equal")

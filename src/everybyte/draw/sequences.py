@@ -64,11 +64,11 @@ def swap(parts: int = 4, title: str = "Heads for tokens, and back") -> Figure:
             for i in range(parts):
                 x, y = (i, g) if by_tokens else (g, i)
                 _box(ax, left + x * each, -(y + 1) * each, each, each, facecolor=_SHADES[g], linewidth=0.3)
-            x, y = (parts / 2, g + 0.5) if by_tokens else (g + 0.5, parts / 2)
+            middle, down = (parts / 2, g + 0.5) if by_tokens else (g + 0.5, parts / 2)
             words(
                 ax,
-                left + x * each,
-                -y * each,
+                left + middle * each,
+                -down * each,
                 f"GPU {g}",
                 9,
                 color=INK,
@@ -78,9 +78,9 @@ def swap(parts: int = 4, title: str = "Heads for tokens, and back") -> Figure:
         words(ax, left - 0.18, -_WIDE / 2, "tokens", 9, color=MUTED, rotation=90)
         words(ax, left + _WIDE / 2, -_WIDE - 0.3, below, 10)
         if place < 2:
-            x, what = left + _WIDE, ("Q, K, V", "result")[place]
-            ax.add_patch(FancyArrowPatch((x + 0.25, -_WIDE / 2), (x + _BETWEEN - 0.45, -_WIDE / 2), **arrow))
-            words(ax, x + _BETWEEN / 2 - 0.1, -_WIDE / 2 + 0.3, what, 10)
+            end, what = left + _WIDE, ("Q, K, V", "result")[place]
+            ax.add_patch(FancyArrowPatch((end + 0.25, -_WIDE / 2), (end + _BETWEEN - 0.45, -_WIDE / 2), **arrow))
+            words(ax, end + _BETWEEN / 2 - 0.1, -_WIDE / 2 + 0.3, what, 10)
             words(ax, x + _BETWEEN / 2 - 0.1, -_WIDE / 2 - 0.32, "all-to-all", 9, color=MUTED)
     words(ax, 1.5 * _WIDE + _BETWEEN, 0.62, "attention", 11)
     alt = (

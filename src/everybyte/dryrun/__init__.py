@@ -43,7 +43,9 @@ def dry_run(model, setup: Setup, rounding: int = 1, batch=None, rank: int = 0) -
             matrices. The trace's setup has the batch and the sequence of the module's arguments.
         rounding: bytes; each allocation is rounded up to a multiple of it, 512 for CUDA's allocator.
         batch: the forward's arguments, for a module of your own or a config: a dict, a tuple or one value, with each tensor
-            as an example or as (shape, dtype). In a dict, `labels`, `targets` and `target` count as the loss's.
+            as an example or as (shape, dtype). Of an example on the CPU whole numbers and booleans keep their values, and sizes
+            may depend on them: a processor's `image_grid_thw`, tokens that stand for pictures. In a dict, `labels`, `targets` and
+            `target` count as the loss's.
         rank: which of several GPUs is counted. Where FSDP cannot divide a weight evenly, the last ranks have less of it. Ranks of
             a pipeline have different blocks, and different numbers of micro-batches in flight.
 

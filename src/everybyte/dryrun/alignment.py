@@ -35,7 +35,7 @@ def workload(objective: Objective, setup: Setup) -> Workload:
 
 
 def _module(objective, setup):
-    if objective.reference == "before":
+    if not objective.in_step:
         return _built(objective.trained, setup, LOSSES[objective.method]())
     policy, reference = _built(objective.model, setup, TokenLogProbabilities()), None
     if setup.adapters is None:
@@ -49,10 +49,15 @@ def _batch(objective, setup):
     sequences, length = objective.sequences * setup.batch, setup.sequence
     tokens, targets = (_empty(torch.int64, sequences, length) for _ in range(2))
     mask = _empty(torch.bool, sequences, length)
-    if objective.reference != "before":
+    if objective.in_step:
         return tokens, targets, mask
     each, token = (sequences, 1), (sequences, length)
-    shapes = {"dpo": [(sequences,)], "ppo": [token, token], "value": [token, token], "grpo": [token, each, token]}
+    shapes = {
+        "dpo": [(sequences,)],
+        "ppo": [token, token],
+        "value": [token, token],
+        "grpo": [token, each, *([token] if objective.reference == "before" else [])],
+    }
     return tokens, (targets, mask, *(_empty(torch.float32, *shape) for shape in shapes[objective.method]))
 
 

@@ -70,7 +70,7 @@ def _as_on_gpu(setup, tracker, rank):
         clipping_on_meta(),
         loss_in_the_open(),
         torch.enable_grad(),
-        Kernels(tracker.loss_of),
+        Kernels(tracker.loss_of, tracker.values),
         autocast_as_on_cuda(),
         parallel.as_rank(setup, tracker, rank),
         tracker,
@@ -211,8 +211,9 @@ def _assign(tracker, trainer):
         tracker.assign(parameter, "parameters", name)
     for name, buffer in trainer.module.named_buffers():
         tracker.assign(buffer, "buffers", name, device=True)
-    if hasattr(trainer.optimizer, "flat"):
-        tracker.assign(trainer.optimizer.flat, "parameters", "weights")
+    shares = getattr(trainer.optimizer, "shares", [trainer.optimizer])
+    for flat in (one.flat for one in shares if hasattr(one, "flat")):
+        tracker.assign(flat, "parameters", "weights")
     for buffer in getattr(trainer.optimizer, "buffers", None) or ():
         tracker.assign(buffer, "gradients")
     if pipeline := getattr(trainer, "pipeline", None):

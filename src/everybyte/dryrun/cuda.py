@@ -9,6 +9,7 @@ which kernel attention takes, how dropout stores its mask, what autocast casts. 
 from collections.abc import Callable
 from contextlib import contextmanager, nullcontext
 from functools import cache
+from math import prod
 from types import FunctionType
 from unittest import mock
 
@@ -22,14 +23,21 @@ from torch.utils.flop_counter import flop_registry
 
 from ..ask.choices import OPTIMIZERS
 from ..reference.adapters import package
+from .values import Values
 
 aten = torch.ops.aten
 #: Operation -> a function of its arguments: bytes that CUDA's kernel takes while it runs, of one tensor or of several.
 #: Softmax's backward first makes the product of gradient and result (`softmax_backward_cuda_out` in `native/cuda/SoftMax.cu`).
+#: A masked scatter makes the mask as large as what it writes into, and 8 bytes for each number of it (`masked_scatter__cuda` in
+#: `native/cuda/IndexKernel.cpp`).
 #: Norms of many tensors first are those of their blocks, as many for each as the largest has (`foreach_tensor_norm_cuda` in
 #: `native/cuda/ForeachReduceOp.cu`).
 SCRATCH = {
     aten._softmax_backward_data.default: lambda gradient, result, *_: result.numel() * result.itemsize,
+    aten.masked_scatter.default: lambda x, mask, *_: (
+        8 * x.numel(),
+        0 if mask.shape == x.shape and mask.is_contiguous() else x.numel(),
+    ),
     aten._foreach_norm.Scalar: lambda tensors, *_: 4 * len(tensors) * -(-max(t.numel() for t in tensors) // 65536),
 }
 #: Which results are in the memory of the CPU, outside of a CUDA graph: attention's seed of random numbers, and its offset
@@ -69,6 +77,14 @@ ANSWERS = {
     aten.log_sigmoid_forward.default: lambda x: (torch.empty_like(x), x.new_empty(0)),
     aten.log_sigmoid_backward.default: lambda grad, x, buffer: torch.empty_like(x),
 }
+
+
+def masked_scatter_backward(gradient, mask, sizes):
+    """The gradient of what is scattered, by the operations that it is made of (`native/TensorAdvancedIndexing.cpp`)."""
+    found = gradient.masked_select(mask)
+    if rest := prod(sizes) - found.numel():
+        found = torch.cat([found, gradient.new_zeros(rest)])
+    return found.view(sizes)
 
 
 def _grouped_flops(a, b, *_, **__):
@@ -164,16 +180,18 @@ LOSSES = {getattr(F, name) for name in _LOSSES if name != "linear_cross_entropy"
 
 
 class Kernels(Mode):
-    """CUDA's kernels in any precision. on_loss: called with the first argument of each loss function."""
+    """CUDA's kernels in any precision. on_loss: called with the first argument of each loss function. values: that are known."""
 
-    def __init__(self, on_loss: Callable = lambda scores: None):
+    def __init__(self, on_loss: Callable = lambda scores: None, values: Values | None = None):
         super().__init__()
-        self._on_loss = on_loss
+        self._on_loss, self._values = on_loss, values
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
         kwargs = kwargs or {}
         if func in LOSSES:
             self._on_loss(args[0] if args else kwargs.get("input"))
+        if func is torch.tensor and self._values:
+            return self._values.made(args, kwargs)
         special = _KERNELS.get(func)
         if special is not None and any(isinstance(t, Tensor) and t.is_meta for t in tree_leaves((args, kwargs))):
             return special(*args, **kwargs)

@@ -89,8 +89,8 @@ def _partly_rotary(model):
 
 
 def _latent(model):
-    """DeepSeek-V3 routes a token within 4 of 8 groups of experts; a number of experts without such groups of two is one group."""
-    groups = {} if model.experts % 8 == 0 and model.experts >= 16 else {"n_group": 1, "topk_group": 1}
+    """The part of a head that does not turn, and groups of experts: all are one where a choice is among all at once."""
+    groups = {"n_group": model.expert_groups or 1, "topk_group": model.groups_per_token or 1}
     return {"qk_nope_head_dim": model.head_width - model.rope_width} | groups
 
 

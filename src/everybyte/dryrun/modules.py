@@ -168,6 +168,8 @@ def _is_description(value):
 
 def _without_data(value):
     if not _is_description(value):
+        if isinstance(value, Tensor) and value.device.type == "cpu" and not value.is_floating_point():
+            return value.to("meta")  # the tracker sees it, and keeps its values
         return torch.empty_like(value, device="meta") if isinstance(value, Tensor) else value
     shape, dtype = value
     sizes = list(shape) if isinstance(shape, tuple | list | torch.Size) else [None]

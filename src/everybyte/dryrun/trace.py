@@ -55,6 +55,7 @@ class Trace(Followed):
             steady step, with the first update between the marks `states` and `states made`.
         flops: of the step's matrix products.
         heads: modules whose operations belong to the loss, beside those with such a name. rank: which of several GPUs it is.
+        sizes: of letters of the reader's own, where it was counted at some.
     """
 
     witness = "dry run"
@@ -70,6 +71,7 @@ class Trace(Followed):
     flops: int = 0
     heads: frozenset[str] = frozenset()
     rank: int = 0
+    sizes: dict[str, int] = field(default_factory=dict)
 
     def size(self, allocation: Allocation) -> int:
         """The allocation's bytes, rounded up."""

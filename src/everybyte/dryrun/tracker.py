@@ -15,7 +15,8 @@ from torch.utils._pytree import tree_leaves
 
 from . import interrupts
 from .answers import answer
-from .cuda import ANSWERS, FLOPS, IN_THE_OPEN, ON_HOST, SCRATCH, refused
+from .cuda import ANSWERS, FLOPS, IN_THE_OPEN, ON_HOST, SCRATCH, masked_scatter_backward, refused
+from .values import Values
 
 aten = torch.ops.aten
 #: The in-place operations on lists of tensors that PyTorch's optimizers are made of.
@@ -79,6 +80,7 @@ class Tracker(TorchDispatchMode):
         heads: paths of modules whose output a loss function is given, or that are a loss.
         host: whether new tensors are in the memory of the CPU. stream: on which they are made, 0 for the step's own.
         steady: set by the caller: whether the counted step left the memory that it found.
+        values: of the batch, where it was given with whole numbers.
     """
 
     opened: tuple[type, ...] = ()
@@ -96,6 +98,7 @@ class Tracker(TorchDispatchMode):
         self.allocations: list[Allocation] = []
         self.changes: list[Change] = []
         self.phase, self.flops, self.steady = "rest", 0, True
+        self.values = Values()
         self._live: dict[int, Allocation] = {}  # by the storage's address
         self._refs: dict[int, weakref.ref] = {}
         self._modules = [""]
@@ -178,6 +181,7 @@ class Tracker(TorchDispatchMode):
     def _freed(self, address):
         allocation = self._live.pop(address)
         self._weights.discard(address)  # where another tensor will be
+        self.values.forget(address)
         if allocation.death is None:  # else its bytes were freed before
             self._died(allocation)
         del self._refs[address]
@@ -226,11 +230,7 @@ class Tracker(TorchDispatchMode):
         elif any(hasattr(t, "__tensor_flatten__") for t in types if t not in self.asked):
             return NotImplemented  # a tensor made of others asks for what it needs by itself, and that is seen here
         if func in IN_THE_OPEN:
-            TorchDispatchMode.__enter__(self)
-            try:
-                return IN_THE_OPEN[func](*args, **kwargs)
-            finally:
-                TorchDispatchMode.__exit__(self, None, None, None)
+            return self._in_the_open(IN_THE_OPEN[func], args, kwargs)
         if self.phase == "backward" and not torch.is_grad_enabled():
             if func is aten.add.Tensor and not kwargs and _holders(args[0]) == self._sole:
                 # Where two gradients meet, autograd adds the second to the first in place if nobody else holds the first.
@@ -245,6 +245,8 @@ class Tracker(TorchDispatchMode):
             return None  # nothing is allocated, and a check of hundreds of shapes would cost more than the rest
         if func.name() in _COPIES:
             return None
+        if self.values and (known := self._by_known_masks(func, types, args, kwargs)) is not None:
+            return known
         if func is aten._local_scalar_dense.default and args[0].is_meta and self._updates():
             return 0.0  # the scaler's count of infinite gradients, which is none; norms, of an optimizer
         if self.phase == "forward":
@@ -258,9 +260,43 @@ class Tracker(TorchDispatchMode):
         self._note(func, args, out)
         return out
 
+    def _in_the_open(self, run, args, kwargs):
+        TorchDispatchMode.__enter__(self)
+        try:
+            return run(*args, **kwargs)
+        finally:
+            TorchDispatchMode.__exit__(self, None, None, None)
+
+    def _by_known_masks(self, func, types, args, kwargs):
+        """What an operation returns that CUDA runs by the indices of what a mask finds; None for any other, or where it is not known.
+
+        The indices are made first, and held as long as it runs.
+        """
+        if func is aten.masked_scatter_backward.default and self.values.of(args[1]) is not None:
+            return self._in_the_open(masked_scatter_backward, args, kwargs)
+        if func is aten.masked_select.default and (count := self.values.count(args[1], args[0].shape)) is not None:
+            found = torch.empty(count, max(args[0].dim(), args[1].dim()), dtype=torch.int64, device="meta")
+            self._note(aten.nonzero.default, (args[1],), found)
+            self._note(func, args, out := args[0].new_empty(count))
+            return out
+        if not self.values.masks(func, args):
+            return None
+        indices = []
+        for one in args[1]:
+            if one is None or one.dtype is not torch.bool:
+                indices.append(one)
+            else:
+                indices += self.__torch_dispatch__(aten.nonzero.default, types, (one,)).unbind(1)
+        return self.__torch_dispatch__(func, types, (args[0], indices, *args[2:]), kwargs)
+
+    def _answered(self, func, args, kwargs):
+        return ANSWERS[func](*args, **kwargs) if func in ANSWERS else self.answer(func, args, kwargs)
+
     def _result(self, func, args, kwargs):
         try:
-            return ANSWERS[func](*args, **kwargs) if func in ANSWERS else self.answer(func, args, kwargs)
+            if self.values.follows(func, args):
+                return self.values.run(func, args, kwargs, self._answered)
+            return self._answered(func, args, kwargs)
         except (NotImplementedError, RuntimeError) as error:
             if isinstance(error, NotImplementedError) or _VALUES & set(func.tags):
                 raise self._refused(

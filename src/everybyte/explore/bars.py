@@ -14,7 +14,28 @@ from ..ask.setup import Setup
 from ..catalog import Gpu, Model, models
 from ..common import checks
 from ..formulas import SYMBOLS, bindings, context, expert_parallel, formula, tensor_parallel
-from ..formulas.symbols import A, D, H, L, P, n_s, s_b
+from ..formulas.symbols import (
+    L_1,
+    L_2,
+    A,
+    B,
+    D,
+    H,
+    L,
+    N_i,
+    P,
+    S,
+    X_i,
+    c,
+    n_s,
+    p_i,
+    r_A,
+    s_b,
+    segmented,
+    tower_trained,
+    w,
+    w_s,
+)
 from .beside import said, table
 from .controls import (
     OF_ACTIVATIONS,
@@ -279,6 +300,47 @@ def experts(size: str = "DeepSeek-V3") -> Explorer:
     amounts = zip(words["parts"], (expert_parallel.WEIGHTS, expert_parallel.KEPT, expert_parallel.BUFFERS), strict=True)
     parts = [(part, label, _whole(amount)) for (part, label), amount in amounts]
     return told("experts", controls, Stack(parts, bars="place"), derived=[("routing", routing)])
+
+
+@opens()
+def patches(size: str = "Qwen3-VL 8B") -> Explorer:
+    """Chapter 52: what a tower saves of square pictures, trained, recomputed or frozen, and the pixels of the batch.
+
+    size: one of Qwen3-VL's, in explorers.toml.
+    """
+    sizes, ways = said("patches")["sizes"], said("patches")["ways"]
+    checks.one_of("patches", "size", size, sizes)
+    controls = [
+        Choice("size", "tower of", sizes, size),
+        Choice("way", "the tower is", ways),
+        Slider("picture_width", "side of a picture (pixels)", 32, 4096, 768, 32),
+        Slider("pictures", "pictures in the batch", 1, 64, 1),
+    ]
+    saved, block, least = (formula(f"tower.{name}").expr for name in ("saved", "block", "checkpointed"))
+    again = segmented * SYMBOLS["tower_layers"].symbol * (block - least)
+    parts = [(part, label, q or tower_trained * (saved - again)) for part, label, q in said("patches")["parts"]]
+    derived = [("patches", N_i * floor(X_i / p_i) ** 2)]
+    return told("patches", controls, Stack(parts, bars="way"), derived=derived)
+
+
+@opens()
+def diffusion() -> Explorer:
+    """Chapter 53: who holds what of the GPU while adapters of Flux are trained, by what is cached and what is recomputed."""
+    words = said("diffusion")
+    controls = [
+        Choice("way", "the step", words["ways"]),
+        Slider("picture_width", "side of a picture (pixels)", 256, 2048, 512, 16),
+        Slider("batch", "pictures in the batch", 1, 16, 1),
+        steps("adapter_rank", "rank", powers(1, 8), 2, said="rank {}".format),
+    ]
+    held, saved = words["parameters"], formula("diffusion.blocks").expr
+    inputs = (L_1 + L_2) * 2 * B * S * H
+    amounts = [
+        w_s * held["transformer"], w * held["encoders"], c * held["vae"], 16 * r_A * H * (6 * L_1 + 36 * L_2),
+        segmented * inputs + (1 - segmented) * saved,
+    ]  # fmt: skip
+    parts = [(part, label, amount) for (part, label), amount in zip(words["parts"], amounts, strict=True)]
+    return told("diffusion", controls, Stack(parts, bars="way"), derived=[("sequence", 512 + floor(X_i / 16) ** 2)])
 
 
 #: The file of reserved bytes, beside this one; `tools/explorers.py` writes it.

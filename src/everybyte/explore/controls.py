@@ -352,6 +352,11 @@ def _models():
     return {name: bindings(model, None) for name, model in models("reference").items()}
 
 
+def cards() -> dict[str, Gpu]:
+    """The catalog's GPUs that have memory of their own: what is usable of others depends on their hosts."""
+    return {name: card for name, card in gpus().items() if not card.unified}
+
+
 @cache
 def _gpus():
     return {
@@ -359,14 +364,14 @@ def _gpus():
             "card_no": i, "capacity": Headroom().usable(g), "capacity_label": f"{g.title}, usable", "host_link": g.host_link,
             "flop_rate": g.bf16_flops,
         }
-        for i, (name, g) in enumerate(gpus().items())
+        for i, (name, g) in enumerate(cards().items())
     }  # fmt: skip
 
 
 def usable_of_each(counts: Sequence[int]) -> tuple[str, Printed]:
     """A derived value: what is usable of a card of the catalog where so many GPUs divide the model, NCCL's buffers taken off."""
     several = {n: Setup(gpus=n, sharding="zero3") if n > 1 else Setup() for n in counts}
-    usable = [{n: Headroom().usable(card, setup) for n, setup in several.items()} for card in gpus().values()]
+    usable = [{n: Headroom().usable(card, setup) for n, setup in several.items()} for card in cards().values()]
     return "capacity", looked_up("usable bytes", ("card_no", "shards"), usable)
 
 

@@ -8,7 +8,9 @@ from ..catalog import Gpu, Model, models
 from ..common import checks
 from ..formulas import SYMBOLS, Formula, bindings, formula
 from ..formulas.formats import FLOATS
-from ..formulas.symbols import A, D, L, mu, sigma
+from ..formulas.quantized import saved
+from ..formulas.symbols import A, B, D, F, H, L, S, c, mu, sigma
+from ..rules.formulas import COMPILED_LLAMA, refused
 from .beside import said
 from .controls import OF_STATES, Choice, Slider, a_gpt, asked, decided, gpus_label, opens, powers, shared, steps
 from .explorer import Explorer, told
@@ -72,6 +74,31 @@ def loss(model: Model | None = None, setup: Setup | None = None) -> Explorer:
     return told("loss", controls, Lines("vocabulary", "vocabulary", values, curves, log=True))
 
 
+@opens("batch")
+def linear_attention(setup: Setup | None = None) -> Explorer:
+    """Chapter 51: bytes that the recurrence of one layer saves, as a loop, as torch code by chunks, by kernels, over the sequence.
+
+    States are square, as wide as a head, and each has a head of its own. Kernels take chunks of 64. Beside them what flash
+    attention saves of as many heads.
+    """
+    widths = {f"{d} wide": {"head_width": d} for d in (64, 128, 256)}
+    controls = [
+        Slider("heads", "heads", 1, _HEADS, 32),
+        Choice("width", "width of a head", widths, "128 wide", kind="slider"),
+        steps("chunk", "chunk", powers(4, 8), 64, said="{} tokens in a chunk".format),
+        *asked(setup, "batch"),
+        steps("sequence", "sequence (tokens)", powers(9, 17), 4096),
+    ]
+    size = {"state_heads": A, "state_key_heads": A, "state_rows": D, "state_columns": D, "compute_bytes": 2}
+    code = [formula(name).given(**size) for name in ("state.loop", "kimi.saved", "delta.saved")]
+    kernels = [formula(name).given(**size, chunk=64) for name in ("kimi.kernel", "delta.kernel")]
+    flash = formula("context.kept").given(context=1, kv_heads=A, compute_bytes=2)
+    picture = Lines(
+        "sequence", "sequence (tokens)", powers(9, 17), _curves("linear_attention", *code, *kernels, flash), log=True
+    )
+    return told("linear_attention", controls, picture)
+
+
 STAGES: dict[Sharding, str] = {"zero2": "ZeRO-2", "zero3": "ZeRO-3"}
 #: GPUs of one machine, each with its own link to the host.
 GPUS = powers(0, 3)
@@ -124,6 +151,41 @@ def offloading(model: Model | None = None, setup: Setup | None = None, gpu: Gpu 
     picture = Lines("batch", "sequences in the batch", powers(0, 8), curves, unit="s", log=True)
     derived = zip(said("offloading")["also"], ("fsdp.to_gpu", "fsdp.to_host"), strict=True)
     return told("offloading", controls, picture, derived=derived)
+
+
+#: The matrices of `low_precision`'s explorer: (model, inputs, outputs), fields of the model.
+_MATRICES = {
+    "up of {}": ("llama-3.1-8b", "width", "ffn_width"),
+    "down of {}": ("llama-3.1-8b", "ffn_width", "width"),
+    "an expert's up of {}": ("deepseek-v3", "width", "expert_width"),
+}
+
+
+def low_precision() -> Explorer:
+    """Chapter 27: what one linear layer saves for backward, over the tokens: bf16, and Transformer Engine's 8 and 4 bits on one GPU."""
+    matrices = {}
+    for label, (name, *fields) in _MATRICES.items():
+        inputs, outputs = (getattr(models("reference")[name], field) for field in fields)
+        matrices[f"{label.format(name)}: {inputs:,} to {outputs:,}"] = {"width": inputs, "ffn_width": outputs}
+    controls = [Choice("matrix", "matrix", matrices), *asked(None, "batch", "sequence")]
+    curves = _curves(
+        "low_precision", *(sum(saved(name, B * S, H, F).values()) for name in said("low_precision")["recipes"])
+    )
+    picture = Lines("sequence", "tokens in each sequence", powers(7, 17), curves, log=True)
+    return told("low_precision", controls, picture)
+
+
+def compiled() -> Explorer:
+    """Chapter 28: what one Llama block saves in bf16, over the sequence: as the book writes it, compiled, and checkpointed."""
+    llamas = {n: m for n, m in models("reference").items() if not refused(COMPILED_LLAMA, m)}
+    controls = [
+        Choice("model", "model", {name: bindings(m, None) for name, m in llamas.items()}, "llama-3.1-8b"),
+        *asked(None, "batch", "sequence"),
+    ]
+    block = formula("compiled.llama_block").expr
+    curves = _curves("compiled", block + c * B * S * F, block, c * B * S * H)
+    picture = Lines("sequence", "tokens in each sequence", None, curves)
+    return told("compiled", controls, picture, base=decided(None, Setup(precision="bf16"), "compute_bytes", "half"))
 
 
 def formats() -> Explorer:

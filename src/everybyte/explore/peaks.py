@@ -13,7 +13,7 @@ from ..answers.serving import MOST as UNLIMITED
 from ..answers.serving import cache_bytes, largest, weight_bytes
 from ..ask.choices import COMMON_OPTIMIZERS, PRECISIONS, Checkpointing
 from ..ask.setup import Lora, Setup
-from ..catalog import Gpu, Model, gpus, models
+from ..catalog import Gpu, Model, models
 from ..common import checks
 from ..common.tables import Table
 from ..formulas import bindings
@@ -26,6 +26,7 @@ from .controls import (
     Choice,
     Slider,
     asked,
+    cards,
     counted,
     gpts,
     listed,
@@ -264,13 +265,15 @@ def planning(model: Model | None = None, setup: Setup | None = None, gpu: Gpu | 
     start, chosen = model or known["llama-3.1-8b"], setup or OPENS
     card = gpu.name if gpu else "h100-80gb"
     checks.one_of("planning", "model", start.name, known)
-    checks.one_of("planning", "gpu", card, gpus())
+    checks.one_of("planning", "gpu", card, cards())
     checks.one_of("planning", "setup.sharding", chosen.sharding, ("zero3",) if chosen.gpus > 1 else ("none",))
     plain, counts = said("planning")["asked"], powers(0, 10)
     switches = {label: plain | more | {"switch_no": i} for i, (label, more) in enumerate(SWITCHES.items())}
     controls = [
         Choice("model", "model", options, start.name),
-        Choice("gpu", "GPU", {n: {"card_no": i, "capacity_label": f"{n}, usable"} for i, n in enumerate(gpus())}, card),
+        Choice(
+            "gpu", "GPU", {n: {"card_no": i, "capacity_label": f"{n}, usable"} for i, n in enumerate(cards())}, card
+        ),
         steps("gpus", "number of GPUs", counts, chosen.gpus, "shards", counted("GPU")),
         Choice("precision", "precision", _precisions(plain), chosen.precision),
         steps("batch", "batch of each (sequences)", powers(0, 8), chosen.batch),
@@ -470,8 +473,8 @@ def serving(model: Model | None = None, gpu: Gpu | None = None, context: int = 8
         raise ValueError(
             f"serving.model.positions: {start.positions:,} of {start.name}; allowed: {CONTEXTS[-1]:,} or more, or ask eb.serve"
         )
-    cards = {name: g for name, g in gpus().items() if g.bf16}  # in which weights and cache are
-    checks.one_of("serving", "gpu", card, cards)
+    able = {name: g for name, g in cards().items() if g.bf16}  # in which weights and cache are
+    checks.one_of("serving", "gpu", card, able)
     if type(context) is not int or context not in CONTEXTS:
         raise ValueError(
             f"serving.context: {checks.shown(context)} is unknown; allowed: {', '.join(map(str, CONTEXTS))}"
@@ -481,7 +484,7 @@ def serving(model: Model | None = None, gpu: Gpu | None = None, context: int = 8
     ways = {label: {"moment": i, "decode": int(i == 1)} for i, label in enumerate(MOMENTS)}
     controls = [
         Choice("model", "model", options, start.name),
-        Choice("gpu", "GPU", _usable(cards), card),
+        Choice("gpu", "GPU", _usable(able), card),
         steps("tokens", "context (tokens)", CONTEXTS, context, "context"),
         Slider("concurrency", "sequences at once", 1, 512, concurrency),
         Choice("way", "moment", ways, "prefill"),

@@ -12,13 +12,28 @@ from .symbols import SYMBOLS, E, E_t, H, L, L_m, N, T, latent, norm_bias
 def lettered(**fixed):
     """A stand-in for a `Model` whose fields are symbols, for `catalog.weights`. `fixed`: fields with other values."""
     fields = {name: entry.symbol for name, entry in SYMBOLS.items() if entry.needs == "model"}
-    fields |= {"has_positions": Min(N, 1), "has_types": Min(T, 1), "has_experts": Integer(1)}
+    fields |= {
+        "has_positions": Min(N, 1),
+        "has_types": Min(T, 1),
+        "has_experts": Integer(1),
+        "has_shared": Min(SYMBOLS["shared_experts"].symbol, 1),
+    }
     return SimpleNamespace(**fields | fixed)
 
 
 #: Fields of features that no model of the book's references has.
 _PLAIN = dict.fromkeys(
-    ("latent", "has_types", "projected", "embedding_norm", "sinks", "pooler", "shared_experts", "router_bias"),
+    (
+        "latent",
+        "has_types",
+        "projected",
+        "embedding_norm",
+        "sinks",
+        "pooler",
+        "shared_experts",
+        "has_shared",
+        "router_bias",
+    ),
     Integer(0),
 ) | {"block_norms": Integer(2), "final_norm": Integer(1), "embedding_width": H}
 

@@ -183,6 +183,8 @@ class Formula:
         held: tuple[Rule, ...] = rows.UNADAPTED if ruled and "adapter_rank" not in ruled else ()
         if ruled and not self.name.startswith("workspace."):  # a kernel's, whatever runs around it
             held += rows.SPOKEN
+        if ruled and {"parameters", "router_bias"} & {entry.name for entry in self.symbols}:
+            held += rows.COUNTED
         if why := rows.refused(held, model, setup):
             raise ValueError(f"formula {self.name}: {why}")
         spoken = ruled | {OF.get(name) for name in ruled} | {self.name.partition(".")[0]}

@@ -211,6 +211,10 @@ n_r = _free("ranks")
 n_w = _free("workers")
 n_f = _free("prefetched")
 n_x = _free("token_columns")
+n_rows, n_cols = _free("matrix_rows"), _free("matrix_columns")
+q_rows, q_cols = _free("block_rows"), _free("block_columns")
+z_s, z_t = _free("scale_bytes"), _free("tensor_scale_bytes")
+k_rows, k_cols = _free("tile_rows"), _free("tile_columns")
 
 # Free symbols: rows on their way to experts.
 a_e = _free("alignment")
@@ -219,6 +223,31 @@ c_n = _free("nvlink_tokens")
 c_r = _free("rdma_tokens")
 n_d = _free("domain")
 eight = _free("eight_bits")
+
+# Free symbols: pictures, and the tower that reads them.
+X_i = _free("picture_width")
+Y_i = _free("picture_height")
+p_i = _free("patch_side")
+k_i = _free("merged_side")
+t_i = _free("patch_frames")
+N_p = _free("patches")
+N_i = _free("pictures")
+L_i = _free("tower_layers")
+H_i = _free("tower_width")
+A_i = _free("tower_heads")
+F_i = _free("tower_ffn_width")
+N_d = _free("tower_taps")
+tower_trained = _free("tower_trained")
+L_1 = _free("single_layers")
+L_2 = _free("double_layers")
+
+# Free symbols: a layer with a state in place of keys and values.
+A_q = _free("state_key_heads")
+A_s = _free("state_heads")
+N_s = _free("state_rows")
+P_s = _free("state_columns")
+Q = _free("chunk")
+n_v = _free("convolved")
 
 #: sympy's symbol -> its entry.
 BY_SYMBOL = {entry.symbol: entry for entry in SYMBOLS.values()}

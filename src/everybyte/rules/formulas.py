@@ -53,6 +53,8 @@ SPOKEN = (
     only("resharding", "usual", why=", of which formulas do not speak", instead=BUDGET),
     only("loss", "plain", "chunked", why=", of which formulas do not speak", instead=BUDGET),
 )
+#: Of what each parameter takes in a step: a bias by which a router chooses is counted among them, and is a buffer.
+COUNTED = (only("Model.corrected", False, why="of {m.name}: its routers' biases are buffers", instead=BUDGET),)
 #: Of the book's own code; of any architecture that it builds; of what stands on one GPU that trains by itself.
 BOOK = (only("Model.code", "reference", why=OF_MODEL, instead=BUDGET),)
 ANY = (unlike(instead=DRY_RUN),)
@@ -84,6 +86,37 @@ LLAMA = (
     only("attention", "flash", instead=BUDGET),
     only("checkpointing", "none", instead=BUDGET),
     _grouped("in fp32", "as many as heads", BUDGET),
+)
+#: Of compiled blocks.
+_COMPILED = (
+    only("attention", "flash"),
+    only("dropout", 0.0),
+    only("checkpointing", "none"),
+    Rule("Model.head_width", lambda s, m: m.head_width % 8, OF_MODEL, "multiples of 8"),
+)
+COMPILED_GPT = (only("precision", "fp32", "bf16", "bf16-master"), *_COMPILED, *GPT)
+COMPILED_LLAMA = (only("precision", "bf16", "bf16-master"), *_COMPILED, *BOOK, *LLAMA)
+#: Of latent attention as Hugging Face's code computes it, with a kernel and no cast.
+LATENT = (
+    only("Model.latent", True, why=OF_MODEL, instead=BUDGET),
+    Rule(
+        "Model.value_width",
+        lambda s, m: m.value_width == m.head_width,
+        "of {m.name}, as wide as a head, for which flash attention runs",
+        "another",
+        BUDGET,
+    ),
+    only("attention", "flash", instead=BUDGET),
+    only("checkpointing", "none", instead=BUDGET),
+    only("dropout", 0.0, instead=BUDGET),
+    Rule("precision", lambda s, m: s.dtypes.autocast, "casts", "bf16, bf16-master", BUDGET),
+    Rule(
+        "precision",
+        lambda s, m: s.dtypes.compute == "fp32",
+        "keeps the compressed keys as they come, the rotary key beside them",
+        "bf16, bf16-master",
+        BUDGET,
+    ),
 )
 #: Of a dense decoder.
 DENSE = (

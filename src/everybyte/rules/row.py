@@ -38,6 +38,7 @@ class Rule:
         """What the ValueError says: the field, the value, why it does not go, what is allowed, and who answers."""
         owner, read = _reader(self.name)
         value = read(on[-1 if owner == "Model" else 0])
+        value = getattr(value, "name", value)  # of a model
         texts = (self.why, self.allowed)
         why, allowed = (text(*on) if callable(text) else text.format(s=on[0], m=on[-1]) for text in texts)
         why = why if why[:1] in ",:" else f" {why}"

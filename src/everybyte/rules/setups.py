@@ -148,7 +148,6 @@ _RING = table(
     when=lambda s: s.mesh.context > 1 and s.mesh.rotation != "ulysses",
 )  # fmt: skip
 _EXPERTS = table(
-    only("sharding", "none", "zero2", "zero3"),
     only("buckets", "copies"),
     only("replicas", 1),
     why=BESIDE_MESH,

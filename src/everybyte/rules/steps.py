@@ -26,7 +26,8 @@ def _undivided(r, m):
     many = r.tensor_parallel
     if not m.latent and m.kv_heads % many and many % m.kv_heads:
         return "kv_heads"
-    return next((name for name in ("heads", "ffn_width", "vocabulary") if getattr(m, name) % many), None)
+    mlps = ("expert_width",) * (m.mixture_layers > 0) + ("ffn_width",) * (m.mixture_layers < m.layers)
+    return next((name for name in ("heads", *mlps, "vocabulary") if getattr(m, name) % many), None)
 
 
 #: In whose place stands a step that is `Trainer`'s own.
@@ -72,6 +73,12 @@ SCHEDULE = (
 )  # fmt: skip
 #: Of the steps of transformers' code, with a model: what its own code does not do, and what is not derived of it.
 _UNLIKE = "with {m.name}, which transformers' code runs, is not derived"
+_UNDIVIDED = (
+    Rule("mesh", lambda s, m: not s.mesh.alone, allowed="no mesh"),
+    only("loss", "plain"),
+    only("checkpointing", "none", "full"),
+    only("sharding_units", "block", "model"),
+)
 TRANSFORMERS = table(
     Unlike("Model.code", lambda s, m: (why := untrained(m)) and (m.code == "reference" and m.unlike_reference() or why), instead="eb.dry_run and eb.derive take it"),
     Rule("Model.full_every", lambda s, m: m.period > 64, "blocks of {m.name} that are not alike are too many to follow", "at most 64"),
@@ -83,14 +90,17 @@ TRANSFORMERS = table(
     Rule("attention", lambda s, m: m.eager_alone and s.attention != "eager", "is not what transformers' {m.name} has", "'eager'"),
     when=lambda s, m: m.family is None,
 ) + table(
-    Rule("mesh", lambda s, m: not s.mesh.alone, allowed="no mesh"),
-    only("loss", "plain"),
-    only("checkpointing", "none", "full"),
-    only("sharding_units", "block", "model"),
+    *_UNDIVIDED,
     Rule("adapters", lambda s, m: s.adapters and decoder(m) == "gpt2", allowed="None"),
     why=_UNLIKE,
     instead="the book's code takes it: eb.model(name, code='reference')",
-    when=lambda s, m: m.family is None,
+    when=lambda s, m: m.family is None and m.replace(code="reference").family,
+) + table(
+    *_UNDIVIDED,
+    Rule("adapters", lambda s, m: s.adapters and m.shared_experts,
+         "with {m.name}: peft takes experts' matrices for those of the shared one, which is not derived", "None", "eb.dry_run takes it"),
+    why=_UNLIKE,
+    when=lambda s, m: m.family is None and not m.replace(code="reference").family,
 )  # fmt: skip
 #: Of formulas, with a model.
 FORMULA = TRANSFORMERS + table(
@@ -118,7 +128,7 @@ OBJECTIVE = table(
     Rule("adapters", lambda s, o: o.method == "value" and s.adapters, "with objective 'value', whose new head trains whole", "None"),
     Rule("adapters", lambda s, o: s.adapters and s.distributed,
          "on {s.gpus} gpus with objective {m.method!r} is not derived", "one GPU, or None"),
-    Rule("sharding", lambda s, o: o.reference != "before" and s.distributed,
+    Rule("sharding", lambda s, o: o.in_step and s.distributed,
          "on {s.gpus} gpus with a reference in the step is not derived", "one GPU, or Objective.reference 'before'"),
 )  # fmt: skip
 ALIGNED = table(
@@ -131,13 +141,17 @@ ALIGNED = table(
 GENERATING = table(
     Rule("Rollout.tensor_parallel", lambda r: r.weights == "shared" and r.tensor_parallel > 1,
          "with the trainer's own weights, which are not divided so", "1, or weights 'copy'"),
+    Rule("Rollout.tensor_parallel", lambda r: r.engine is not None and r.tensor_parallel > 1, "with an engine, which says it itself", "Engine(tensor_parallel=...)"),
+    Rule("Rollout.weights", lambda r: r.engine is not None and r.weights == "shared", "with an engine, which has its own", "'copy'"),
+    Rule("Rollout.versions", lambda r: r.versions > 1 and (r.asleep or r.weights == "shared"),
+         "of an engine that sleeps, or has the trainer's own weights", "1, or asleep False and weights 'copy'"),
 )  # fmt: skip
 ROLLOUT = table(
     Rule("Rollout.context", lambda r, m: m.positions and r.context > m.positions,
          "is more than the {m.positions} positions of {m.name}", "1 to {m.positions}"),
     Rule("Rollout.tensor_parallel",
-         lambda r, m: r.tensor_parallel > 1 and (m.experts or m.learned_positions and m.has_positions),
-         "with {m.name} is not derived", "1, or a Llama without experts"),
+         lambda r, m: r.tensor_parallel > 1 and (m.experts and m.ffn_bias or m.learned_positions and m.has_positions),
+         "with {m.name} is not derived", "1, or a Llama, whose experts have no biases"),
     Rule("Rollout.tensor_parallel", _undivided,
          lambda r, m: f"does not divide {_undivided(r, m)} {getattr(m, _undivided(r, m))} of {m.name}", "a divisor"),
 )  # fmt: skip
@@ -168,7 +182,7 @@ LETTERS = table(
 #: types, and of several GPUs in shares.
 WHOLE = table(
     Rule("Model.code", lambda s, m: m.family is None, allowed="'reference', of a model that the book has code of"),
-    Rule("mesh", lambda s, m: s.mesh.size > 1, allowed="no mesh"),
+    Rule("mesh", lambda s, m: s.mesh.size > 1 or (s.mesh.expert > 1 and s.sharding == "zero1"), allowed="no mesh"),
     only("quantization", "none"),
     Rule("precision", lambda s, m: s.precision in LIBRARIES, allowed=", ".join(PRECISIONS)),
     why="with whole=True: how its weights are made is not derived",

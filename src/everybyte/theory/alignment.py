@@ -45,7 +45,7 @@ class AlignmentStep(Step):
         self.objective, self.both, self.reference = objective, None, None
         self.batch = objective.sequences * self.batch[0], self.batch[1]
         losses = source("objectives.losses")
-        if objective.reference == "before":
+        if not objective.in_step:
             _ending(self.network, losses.LOSSES[objective.method]())
             return
         _ending(self.network, losses.TokenLogProbabilities())
@@ -67,7 +67,7 @@ class AlignmentStep(Step):
         if self.both:
             return tokens, targets, mask
         shapes = {
-            "dpo": [(sequences,)], "ppo": [self.batch] * 2, "grpo": [self.batch, (sequences, 1), self.batch],
+            "dpo": [(sequences,)], "ppo": [self.batch] * 2, "grpo": [self.batch, (sequences, 1), *([self.batch] if self.objective.reference == "before" else [])],
             "value": [self.batch] * 2,
         }[self.objective.method]  # fmt: skip
         return tokens, (targets, mask, *(new(tape, "known before", shape, FP32) for shape in shapes))

@@ -10,9 +10,10 @@ import heapq
 import sys
 from contextlib import suppress
 from types import SimpleNamespace
+from weakref import ref
 
 from .letters import product
-from .tape import AROUND, run
+from .tape import AROUND, Held, run
 from .tensors import Tensor, is_dense, new
 
 #: The sequence number of a parameter's own node: it runs as soon as it can.
@@ -108,7 +109,7 @@ def record(out, title, run, inputs, saved=(), results=(), slot=0, node=None):
 
 def _unpacked(saved):
     """The tensor that was saved in forward; a checkpointed block is recomputed here."""
-    return saved if isinstance(saved, Tensor) else saved[0].unpack(saved[1])
+    return saved if isinstance(saved, Tensor) else saved.frame.unpack(saved.index)
 
 
 def backward(tape, loss, gradient):
@@ -242,12 +243,13 @@ class _Frame:
         self.inputs = [
             (tape.pack(x), True, x.node is not None) if isinstance(x, Tensor) else (x, False, False) for x in inputs
         ]
-        self.count, self.recomputed, self.kept = 0, None, []
+        self.held, self.recomputed, self.kept = [], None, []
 
     def pack(self, x):
         """In forward: a number in place of the tensor."""
-        self.count += 1
-        return self, self.count - 1
+        held = Held(self, len(self.held))
+        self.held.append(ref(held))
+        return held
 
     def unpack(self, index):
         """In backward: the tensor. The first request recomputes all of them."""
@@ -261,10 +263,13 @@ class _Frame:
 
         def pack(x):
             nonlocal made
-            self.recomputed[made] = x.alias()
+            saved, wanted = x.alias(), self.held[made]() is not None  # a node that is gone asks for nothing
+            if wanted:
+                self.recomputed[made] = saved
             made += 1
-            if made == self.count:
+            if made == len(self.held):
                 raise _Enough
+            return saved
 
         arguments = []
         for x, saved, wanted in self.inputs:

@@ -37,14 +37,20 @@ def buckets(
 
 
 def _in_order(model, alone, autocast, lora, embeddings, last):
-    """Numbers of each parameter as its gradient comes: of the blocks, which are alike, two are run."""
-    layers = min(model.layers, 2)
+    """Numbers of each parameter as its gradient comes: of the blocks, which are alike, two are run; of those before experts two too."""
+    dense = model.dense_layers if model.experts else 0
+    first, rest = min(dense, 2), min(model.layers - dense, 2)
+    layers = first + rest
     lora = lora and replace(lora, dtype="fp32", base=None)
     setup = Setup(batch=2, sequence=2, precision="bf16-mixed" if autocast else "fp32", adapters=lora)
-    step = Step(model, setup, (layers,), (), 1, 1)
+    step = Step(model, setup, (layers,), (), 1, (1,), dense=first)
     step.run()
     names = [(p.name, int(p.numbers)) for p in step.tape.arrived if not p.name.endswith(alone)]
-    block = [numbers for name, numbers in names if name.startswith(f"blocks.{layers - 1}.")]
-    first = next(i for i, (name, _) in enumerate(names) if name.startswith("blocks."))
-    after = [numbers for name, numbers in names[first:] if not name.startswith("blocks.")]
-    return [*(numbers for _, numbers in names[:first] if last), *block * model.layers, *after * embeddings]
+
+    def block(number):
+        return [numbers for name, numbers in names if name.startswith(f"blocks.{number}.")]
+
+    start = next(i for i, (name, _) in enumerate(names) if name.startswith("blocks."))
+    after = [numbers for name, numbers in names[start:] if not name.startswith("blocks.")]
+    blocks = block(layers - 1) * (model.layers - dense) + block(first - 1) * dense
+    return [*(numbers for _, numbers in names[:start] if last), *blocks, *after * embeddings]

@@ -1,7 +1,8 @@
 """What a mixture's operations make, save and free: rows that are chosen, gathered, multiplied in groups, and sent."""
 
 from .autograd import record, save, wants_gradient
-from .tape import INT64
+from .operations import lowered, lowered_weight, wider
+from .tape import BITS16, FP32, INT64
 from .tensors import new, several, transposed, view
 
 
@@ -25,14 +26,18 @@ def largest(scores, count, title):
 
 
 def summed(x, axis, keeps, title):
-    """A sum over one dimension, of which size 1 is kept or nothing, or with None over all; its gradient is repeated by a view."""
+    """A sum over one dimension, of which size 1 is kept or nothing, or with None over all; its gradient is repeated by a view.
+
+    Autocast asks for a sum in fp32, and casts no input.
+    """
     before, whole = x.shape, x.type.name in ("bool", "int32")
     if axis is None:
         shape = ()
     else:
         axis %= len(before)
         shape = (*before[:axis], *[1] * keeps, *before[axis + 1 :])
-    out = new(x.tape, title, shape, INT64 if whole else x.type)
+    wide = FP32 if x.tape.autocast and x.type.name in BITS16 else x.type
+    out = new(x.tape, title, shape, INT64 if whole else wide)
 
     def run(node, grads):
         grad = grads[0]
@@ -48,7 +53,7 @@ def summed(x, axis, keeps, title):
 
 def divided(weights, total):
     """Weights divided by their sum in place: what they were is copied first, for backward."""
-    tape = weights.tape
+    tape, wide = weights.tape, wider(weights, total)
     saved = []
     if wants_gradient(tape, weights):
         copy = new(tape, "weights before", weights.shape, weights.type)
@@ -58,12 +63,12 @@ def divided(weights, total):
     def run(node, grads, *_):
         grad = grads[0]
 
-        def like(name):
-            return new(grad.tape, name, grad.shape, grad.type)
+        def like(name, type=wide):
+            return new(grad.tape, name, grad.shape, type)
 
         once = like("weights over their sum")
         twice = like("weights over their sum twice")
-        minus = like("gradient negated")
+        minus = like("gradient negated", grad.type)
         to_total = like("gradient of the sum")
         del once, twice, minus
         return [like("gradient over the sum"), to_total]
@@ -107,6 +112,51 @@ def grouped(rows, turned, ends, title):
         return [multiplied(f"{title} input gradient", (count, inputs)) if node.edges[0] else None, second]
 
     record(out, title, run, [rows, turned], saved)
+    return out
+
+
+def repeated(x, times, title):
+    """Rows again and again; their gradients are added."""
+    before = x.shape
+    out = new(x.tape, title, (times * before[0], *before[1:]), x.type)
+    record(out, title, lambda node, grads: [new(grads[0].tape, f"{title} backward", before, grads[0].type)], [x])
+    return out
+
+
+def scattered(x, index, source, title):
+    """Numbers, or one, put into rows of a new tensor, in place. Its gradient is gathered from theirs."""
+    if isinstance(source, int):
+        return x
+    saved, shape = save(x.tape, [source], index), source.shape
+
+    def run(node, grads, *_):
+        return [new(grads[0].tape, f"{title} backward", shape, grads[0].type)]
+
+    record(x, title, run, [source], saved)
+    return x
+
+
+def batched(rows, weight, title):
+    """Each expert's rows (E, T, I) times its matrix. The catalog says matrices as (E, O, I). Source: `bmm` in derivatives.yaml."""
+    tape = rows.tape
+    weight = lowered_weight(weight, f"{title} weight cast")
+    rows = lowered(rows, f"{title} input cast")
+    (experts, count, inputs), outputs, kind = rows.shape, weight.shape[1], rows.type
+    to_rows, to_weight = wants_gradient(tape, rows), wants_gradient(tape, weight)
+    saved, whole = save(tape, [rows, weight], *[rows] * to_weight, *[weight] * to_rows), weight.shape
+
+    def multiplied(title, shape):
+        out = new(tape, title, shape, kind)
+        tape.multiplied(experts, count, inputs, outputs)
+        return out
+
+    out = tape.kernel("aten.bmm", lambda: multiplied(title, (experts, count, outputs)))
+
+    def run(node, grads, *_):
+        second = multiplied(f"{title} weight gradient", whole) if node.edges[1] else None
+        return [multiplied(f"{title} input gradient", (experts, count, inputs)) if node.edges[0] else None, second]
+
+    record(out, title, run, [rows, weight], saved)
     return out
 
 

@@ -11,7 +11,7 @@ from functools import lru_cache
 
 from ..ask.setup import Setup
 from ..catalog.decoders import decoder
-from ..catalog.weights import layers, weights
+from ..catalog.weights import layers, learned
 from .attention import MASK_MULTIPLE
 from .course import Course
 from .letters import Letter, over, product
@@ -21,7 +21,7 @@ from .stand_in import stored
 from .tape import FP32, INT64, Piece, Tape, Type
 from .tensors import view
 from .titles import Naming
-from .training import Fields
+from .training import Fields, occurrences
 
 #: The parts of an inference pass's memory.
 PARTS = ("parameters", "buffers", "cache", "activations")
@@ -31,8 +31,7 @@ HALF = Type("bf16", 2)
 
 class _Fields(Fields):
     LETTERS = Fields.LETTERS | {
-        "query_rank": "r_q", "latent_rank": "r_c", "rope_width": "D_r", "value_width": "D_v", "dense_layers": "L_d",
-        "shared_experts": "E_s", "window": "W_n",
+        "window": "W_n",
     }  # fmt: skip
 
 
@@ -71,6 +70,8 @@ def check(model, static=False) -> None:
         raise ValueError(
             f"Model.head_width: {model.head_width} of {model.name} is padded by the kernel of attention; allowed: multiples of 8 up to 256"
         )
+    if model.chunked:
+        raise ValueError(f"Model.chunked: True of {model.name}, whose cache of chunks is not derived; allowed: False")
     if static and kind == "opt":
         raise ValueError(
             f"Model.name: {model.name} with a static cache: Hugging Face's OPT reads from it how long it is, which a dry run cannot; "
@@ -117,7 +118,7 @@ def _course(model, decode, single, alone, masked, padded, static):
     blocks = every * sum(loop.turns for loop in loops) + model.layers % every
     network = Decoder(tape, fields, decoder(model), blocks, every, loops[0].turns if first else 0)
     batch = Letter(1 if single else 2, "B")
-    rest = [*_weights(model, fields, number, network.module), *_buffers(fields, number, network.module)]
+    rest = [*_weights(model, fields), *_buffers(fields, number, network.module)]
     cache, layer = [], source("hugging_face.cache")
     found = one_after_another("block", loops)
     for i in range(blocks):
@@ -170,36 +171,22 @@ class Decoder(Network):
             a loop. first: how many of those that are traced have no experts.
     """
 
-    losses, buffer = (), HALF
+    losses, buffer, casts = (), HALF, None
 
     def __init__(self, tape, model, kind, blocks, every, first):
-        self.kind, self.every, self.first = kind, every, first
-        super().__init__(tape, model, Setup(batch=1, sequence=8), [blocks], (), HALF)
-
-    def weights_of(self, of, number):
-        """The weights of one block: those of every block, and those of its experts or dense MLP."""
-        return of["block"] + of["mixture" if self.model.experts and number >= self.first else "dense"]
-
-    def _add(self, name, shape, *place):
-        if ".mlp.shared." in name:  # as wide as all that every token visits
-            wide, model = self.model.expert_width * self.model.shared_experts, self.model
-            shape = (model.width, wide) if "down" in name else (wide, model.width)
-        super()._add(name, shape, *place)
+        self.kind, self.every = kind, every
+        super().__init__(tape, model, Setup(batch=1, sequence=8), [blocks], (), HALF, dense=first)
 
     def _built(self, model, setup):
-        model.dense_layers = self.first
         module = source("hugging_face.decoders").DECODERS[self.kind](model)
         module.on(self)
         return module
 
 
-def _weights(model, fields, number, module):
-    times = {"embeddings": 1, "last": 1, "block": number, "dense": number, "mixture": 0}
-    if model.experts:
-        times |= {"dense": fields.dense_layers, "mixture": number - fields.dense_layers}
-    for weight in weights(fields):
-        buffer = weight.name == "mlp.router.bias" and module.chosen_by_bias
-        if weight.count and layers(model)[weight.group] and not buffer:
+def _weights(model, fields):
+    times = occurrences(fields)
+    for weight in learned(fields):
+        if weight.count and layers(model)[weight.group]:
             yield Piece(product(weight.shape), HALF.width, "parameters", weight.count * times[weight.group])
 
 
@@ -213,5 +200,5 @@ def _buffers(model, number, module):
     if not model.has_positions:
         turned = over(model.rope_width if model.latent else model.turning, 2)
         yield Piece(turned, FP32.width, "buffers", 2 * module.tables)
-    if model.router_bias and module.chosen_by_bias:
+    if model.corrected:
         yield Piece(model.experts, (module.router_type or HALF).width, "buffers", number - model.dense_layers)

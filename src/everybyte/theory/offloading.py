@@ -1,6 +1,6 @@
 """What autograd saves, in the memory of the CPU: `torch.autograd.graph.save_on_cpu(pin_memory=True)` on the tape."""
 
-from .tape import Tape
+from .tape import Held, Tape
 from .tensors import Tensor, is_contiguous, new
 
 
@@ -19,7 +19,7 @@ class OnHost:
         if not is_contiguous(x):
             copy = new(self.tape, "saved tensor in order", x.shape, x.type)
             del copy
-        return self, (x.shape, x.type)
+        return Held(self, (x.shape, x.type))
 
     def unpack(self, saved) -> Tensor:
         """In backward."""

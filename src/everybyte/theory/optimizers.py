@@ -289,13 +289,18 @@ class Optimizer:
             tensors = optimized(self.step_.whole, tensors)
         places = [i for i, (weight, _) in enumerate(tensors) if weight.group not in ENDS] or [0, -1]
         first, block, last = tensors[: places[0]], tensors[places[0] : places[-1] + 1], tensors[places[-1] + 1 :]
-        first, block, last = (
-            [what for weight, what in some for _ in range(weight.count)] for some in (first, block, last)
-        )
-        yield from ((self.tape.within, what) for what in first)
-        for i in range(self.step_.stepped):
-            yield from ((partial(self.tape.turn, "layer", i), what) for what in block)
-        yield from ((self.tape.within, what) for what in last)
+        *dense, _ = stepped = self.step_.stepped
+        yield from ((self.tape.within, what) for what in _each(first))
+        for i in range(sum(stepped)):
+            other = ("mixture" if i < sum(dense) else "dense") if dense else ""
+            mine = _each(row for row in block if row[0].group != other)
+            yield from ((partial(self.tape.turn, "layer", i), what) for what in mine)
+        yield from ((self.tape.within, what) for what in _each(last))
+
+
+def _each(rows):
+    """What is said of each weight, as often as there are such."""
+    return [what for weight, what in rows for _ in range(weight.count)]
 
 
 def factors(shape):

@@ -6,9 +6,9 @@ makes, holds and frees while the step runs is said in a file of its own: `tensor
 """
 
 from ..ask.choices import LIBRARIES
-from ..catalog.weights import adapters, buffered, layers, weights
+from ..catalog.weights import adapters, buffered, layers, learned
 from .context import Ring
-from .expert_parallel import Experts
+from .expert_parallel import OWN, Experts
 from .letters import Letter, up
 from .sharding import Sharding
 from .tensor_parallel import TensorParallel
@@ -43,7 +43,7 @@ def context(step):
 def stages(step):
     """The networks: one, or of a pipeline one for each of the GPU's stages; and the weights that they hold and train."""
     setup, model = step.setup, step.model
-    found = (w for w in weights(model) if w.count and layers(step.whole)[w.group] and w.group not in step.without)
+    found = (w for w in learned(model) if w.count and layers(step.whole)[w.group] and w.group not in step.without)
     step.weights = step.trained = step.counted(found)
     beside = None
     if setup.adapters:
@@ -62,20 +62,23 @@ def checkpointing(step):
 
 
 def data(step):
-    """FSDP divides each network; ZeRO-1 has one buffer of weights and one of gradients; DDP's buckets may be the gradients."""
+    """FSDP divides each network; ZeRO-1 has buffers of weights and of gradients, experts their own; DDP's buckets may be the gradients."""
     setup = step.setup
     if setup.fsdp:
         for network in step.networks:
             network.sharding = Sharding(step, network, step.weights_of(network), step.shards)
         step.tensors = [(w.group, step.share(w), count) for w, _, count in step.trained]
     elif setup.sharding == "zero1":
-        own = setup.precision in LIBRARIES  # whose gradients are added to another buffer, and dropped
-        found = buffered(step.whole, setup.gpus) if own else int(sum(n * count for _, n, count in step.trained))
-        numbers = Letter(found, "P")
-        each = up(numbers, step.shards)
-        step.padded, step.tensors = step.shards * each, [("last", each, 1)]
+        library = setup.precision in LIBRARIES  # whose gradients are added to another buffer, and dropped
+        step.flats, step.tensors, own = [], [], OWN if step.experts else ()
+        groups = [("P", False, step.shards), *([("P_e", True, Letter(setup.expert_shards, "G_e"))] if own else [])]
+        for letter, of_experts, sharers in groups:
+            numbers = (n * count for w, n, count in step.trained if w.name.endswith(own) == of_experts)
+            each = up(Letter(buffered(step.whole, setup.gpus) if library else int(sum(numbers)), letter), sharers)
+            step.flats.append(sharers * each)
+            step.tensors.append(("last", each, 1))
         for parameter in step.parameters():
-            if parameter.node is not None and not own:
+            if parameter.node is not None and not library:
                 parameter.grad = parameter  # a view of a buffer, which each gradient is added to
     elif setup.buckets == "views":
         for parameter in step.parameters():

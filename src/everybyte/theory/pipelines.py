@@ -173,7 +173,7 @@ class PipelineStep(Step):
         own, self.without = part_of(model, setup, rank)
         self.first, self.last = (group not in self.without for group in ENDS)
         in_ring = setup.mesh.rank(rank, setup.data)["context"]
-        super().__init__(own, setup, None, plan.chunks, plan.batches, plan.loops["layer"].turns, in_ring)
+        super().__init__(own, setup, None, plan.chunks, plan.batches, (plan.loops["layer"].turns,), in_ring)
 
     def made(self, beside):
         stages = [

@@ -9,7 +9,7 @@ from types import CodeType, ModuleType
 
 from ..ask.choices import DTYPE_BYTES
 from ..catalog.decoders import decoder
-from ..catalog.weights import adapters, layers, weights
+from ..catalog.weights import adapters, layers, learned
 from . import operations as op
 from . import stand_in
 from .attention import scaled_dot_product_attention
@@ -79,7 +79,7 @@ class Network:
             each segment; one segment where none is checkpointed. chunks: tokens in each chunk of the loss. type: the data
             type of the weights in forward. beside: where adapters train, (their rank, their data type). split: how matrices
             are divided among GPUs, a `TensorParallel`; the model's fields are then those of one of them. experts: where
-            several GPUs divide these, `Experts`.
+            several GPUs divide these, `Experts`. dense: how many blocks, the first, have a dense MLP where others have experts.
     """
 
     #: Modules that belong to the loss.
@@ -88,9 +88,11 @@ class Network:
     adapted = True
     #: Blocks that stand in one turn of a loop; the data type of buffers.
     every, buffer = 1, FP32
+    #: Its units, where FSDP divides it.
+    sharding = None
 
-    def __init__(self, tape, model, setup, blocks, chunks, type, beside=None, split=None, experts=None):
-        self.split, self.experts = split or Undivided(), experts
+    def __init__(self, tape, model, setup, blocks, chunks, type, beside=None, split=None, experts=None, dense=0):
+        self.split, self.experts, self.dense = split or Undivided(), experts, dense
         self.every = max(self.every, setup.cycle)
         self.tape, self.model, self.setup, self.type = tape, model, setup, type
         self.segments, self.chunks = blocks, chunks
@@ -99,7 +101,7 @@ class Network:
         self.parameters, self.frozen, self.quantized = {}, setup.adapters is not None, setup.quantization != "none"
         self.enter, self.leave = (lambda path, args: args), (lambda path, out: out)
         self.flash = scaled_dot_product_attention
-        of = {group: [w for w in weights(model) if w.group == group and w.count] for group in layers(model)}
+        of = {group: [w for w in learned(model) if w.group == group and w.count] for group in layers(model)}
         trained = adapters(model, beside[0], setup.adapters.takes) if beside else []
         for weight in of["embeddings"]:
             self._add(weight.name, weight.shape)
@@ -113,7 +115,7 @@ class Network:
         if model.tied:
             self.parameters["head.weight"] = self.parameters["token.weight"]
         self.module = self._built(
-            _Traced(model, layers=sum(blocks)),
+            _Traced(model, layers=sum(blocks), dense_layers=dense),
             _Traced(
                 setup, segment=blocks[0] * bool(setup.segment), loss_chunks=stand_in.Sizes(chunks),
                 check_model=lambda model: None,
@@ -130,14 +132,19 @@ class Network:
 
     def weights_of(self, of, number):
         """The weights of one block, out of each group's."""
-        return of["block"] + (of["mixture"] if self.model.experts else of["dense"])
+        return of["block"] + of["mixture" if self.model.experts and number >= self.dense else "dense"]
 
     def _place(self, number):
         """The place of a block: its segment, if there are any, and its turn there."""
-        if self.every > 1:
+        if self.every > 1 or self.dense:
             return (("block", number // self.every),)
         segment = max(i for i, start in enumerate(self.starts) if start <= number)
         return (("segment", segment),) * bool(self.setup.segment) + (("block", number - self.starts[segment]),)
+
+    @property
+    def casts(self):
+        """The part that copies of weights in another type belong to; what FSDP gathers is no weight."""
+        return None if self.sharding else "casts"
 
     @staticmethod
     def _named(found):

@@ -15,7 +15,7 @@ from ..ask.choices import COMMON_OPTIMIZERS, DTYPE_BYTES, LIBRARIES, OPTIMIZERS
 from ..ask.schedules import ONE_STAGE
 from ..ask.setup import Setup
 from ..catalog import Model
-from ..catalog.weights import adapters, buffered, numbers_of, weights
+from ..catalog.weights import adapters, buffered, learned, numbers_of, summed, weights
 from .attention import MASK_MULTIPLE
 from .buckets import buckets
 from .context import own_sequence
@@ -26,7 +26,7 @@ from .loops import LoopStep
 from .losses import is_thin
 from .optimizers import PAGED, QUANTIZED
 from .pipelines import PipelineStep, StagePlan, modules_of, part_of
-from .schedule import Loop, left, nested, stretched
+from .schedule import Loop, left, nested, one_after_another, stretched
 from .tape import Type
 from .training import Step
 
@@ -42,17 +42,20 @@ def letters(model, setup, rounding=1, rank=0) -> dict[str, int]:
         "w": DTYPE_BYTES[dtypes.compute if setup.fsdp else setup.base_dtype], "w_s": DTYPE_BYTES[setup.base_dtype],
         "c": DTYPE_BYTES[dtypes.compute], "s_b": DTYPE_BYTES[setup.state_dtype], "r": DTYPE_BYTES[setup.reduced_dtype],
         "m_w": DTYPE_BYTES[dtypes.master] if dtypes.master else 0, "G": setup.shards, "R": setup.replicas,
-        "C": setup.mesh.context, "C_l": rows_at_once(model, setup) if setup.loss == "linear-cross-entropy" else 0, "E_p": setup.mesh.expert, "G_e": setup.expert_shards, "G_r": setup.resharding_gpus, "X": received(model, setup) if setup.mesh.expert > 1 else 0, "P": in_a_row(model, setup, without), "Q": _bucketed(whole, setup, rounding, rank),
-        "t": setup.mesh.tensor, "r_A": setup.adapters.rank if setup.adapters else 0, "w_A": DTYPE_BYTES[setup.trained_dtype] if setup.adapters else 0,
+        "C": setup.mesh.context, "C_l": rows_at_once(model, setup) if setup.loss == "linear-cross-entropy" else 0, "E_p": setup.mesh.expert, "G_e": setup.expert_shards, "G_r": setup.resharding_gpus, "X": received(model, setup) if setup.mesh.expert > 1 else 0, **_flat(model, setup, without), "Q": _bucketed(whole, setup, rounding, rank),
+        "t": setup.mesh.tensor, "r_q": model.query_rank, "r_c": model.latent_rank, "D_r": model.rope_width, "D_v": model.value_width, "L_d": model.dense_layers, "E_s": model.shared_experts, "r_A": setup.adapters.rank if setup.adapters else 0, "w_A": DTYPE_BYTES[setup.trained_dtype] if setup.adapters else 0,
     }  # fmt: skip
 
 
-def in_a_row(model, setup, without=()):
-    """Numbers that lie side by side in one buffer; 0 where each weight has its own."""
+def _flat(model, setup, without):
+    """P: numbers that lie side by side in one buffer. P_e: those of experts that several GPUs divide, in a buffer of their own."""
     if setup.precision == "bf16-megatron" and setup.sharding == "zero1":
-        return buffered(model, setup.gpus)
-    row = setup.sharding == "zero1" or setup.precision in LIBRARIES
-    return numbers_of(model, setup.adapters, without) if row else 0
+        return {"P": buffered(model, setup.gpus), "P_e": 0}
+    if setup.sharding != "zero1" and setup.precision not in LIBRARIES:
+        return {"P": 0, "P_e": 0}
+    found = [w for w in weights(model) if w.name.endswith(OWN) and w.group not in without]
+    own = summed(model, lambda w: w.numbers, found) if setup.mesh.expert > 1 else 0
+    return {"P": numbers_of(model, setup.adapters, without) - own, "P_e": own // setup.mesh.expert}
 
 
 def _bucketed(model, setup, rounding, rank):
@@ -69,20 +72,21 @@ class Blocks:
 
     Args:
         every: blocks that stand in one turn of the loop, of which no two need be alike; what is left over comes last.
+        dense: how many blocks, the first, have a dense MLP where others have experts: a loop of their own.
 
     Attributes:
-        segments: blocks that are traced in each segment. segment: the loop of segments, if any; block: place -> its loop.
+        dense: how many of those are traced. segments: blocks that are traced in each segment. segment: the loop of segments, if any; block: place -> its loop.
         stretched: which turns stand for others.
     """
 
-    def __init__(self, blocks, setup, every=1):
+    def __init__(self, blocks, setup, every=1, dense=0):
         few = (3, 1)
         if setup.fsdp:  # it gathers a block while its neighbor is at work
             few = (5, 2)
         elif setup.adapters:  # the first block may hold no rotary angles: then the second lets them go
             few = (4, 2)
-        self.segment = None
-        if setup.segment and every == 1:
+        self.segment, self.dense = None, 0
+        if setup.segment and every == 1 and not dense:
             size = Letter(setup.segment, "K")
             full = up(blocks, size) - 1  # all but the last segment, which has what is left
             last = blocks - full * size
@@ -92,6 +96,11 @@ class Blocks:
             self.block = lambda place: final if place.get("segment") == count else inner
             self.segments = (inner.turns,) * count + (final.turns,)
             self.stretched = self.segment.middle, inner.middle, final.middle
+        elif dense:
+            loops = [Loop.of(number, *few) for number in (dense, blocks - dense)]
+            self.dense, self.block = loops[0].turns, one_after_another("block", loops)
+            self.segments = (sum(loop.turns for loop in loops),)
+            self.stretched = tuple((loop.turns, loop.middle) for loop in loops)
         else:
             loop = Loop.of(over(blocks, every) if every > 1 else blocks, *few)
             self.block = lambda place: loop
@@ -102,10 +111,13 @@ class Plan:
     """How many blocks, segments, chunks and batches are traced, and which of them stands for how many."""
 
     def __init__(self, model, setup):
-        layers = Letter(model.layers, "L")
-        blocks = Blocks(layers, setup, max(model.period, setup.cycle))
+        layers, dense = Letter(model.layers, "L"), Letter(model.dense_layers, "L_d") if model.experts else 0
+        blocks = Blocks(layers, setup, max(model.period, setup.cycle), dense)
+        stepped = [Loop.of(number, 3, 1) for number in ((dense, layers - dense) if dense else (layers,))]
+        self.dense, self.stepped = blocks.dense, tuple(loop.turns for loop in stepped)
         self.loops = {
-            "batch": Loop.of(Letter(setup.accumulation, "n_a"), 3, 1), "layer": Loop.of(layers, 3, 1), "block": blocks.block,
+            "batch": Loop.of(Letter(setup.accumulation, "n_a"), 3, 1), "layer": one_after_another("layer", stepped),
+            "block": blocks.block,
         }  # fmt: skip
         if blocks.segment:
             self.loops["segment"] = blocks.segment
@@ -113,7 +125,7 @@ class Plan:
         self.chunks, stretched = chunked(setup, self.loops, blocks.stretched, model)
         self.key = (
             self.segments, len(self.chunks), stretched, self.loops["batch"].turns, self.loops["batch"].middle,
-            self.loops["layer"].turns,
+            self.stepped,
         )  # fmt: skip
 
 
@@ -210,10 +222,11 @@ def _thresholds(model, setup, without):
     if OPTIMIZERS[setup.optimizer].algorithm != "adam8bit":
         return ()
     lora = setup.adapters
-    trained = adapters(model, lora.rank, lora.takes) if lora else [w for w in weights(model) if w.count]
+    trained = adapters(model, lora.rank, lora.takes) if lora else [w for w in learned(model) if w.count]
     numbers = [weight.numbers for weight in trained]
-    if setup.sharding == "zero1":  # one share
-        numbers = [-(-numbers_of(model, lora, without) // setup.shards)]
+    if setup.sharding == "zero1":  # one share, and one of experts that are divided
+        flat = _flat(model, setup, without)
+        numbers = [-(-flat["P"] // setup.shards), *[-(-flat["P_e"] // setup.expert_shards)] * (setup.mesh.expert > 1)]
     return tuple(tuple(number >= size for size in (QUANTIZED, PAGED)) for number in numbers)
 
 
@@ -237,8 +250,9 @@ def trace(model, setup, rank=0, make=None, beside=()) -> Course:
     plan, place = Plan(model, setup), mesh.rank(rank, setup.data)["context"]
 
     def step():
-        turns = plan.loops["batch"].turns, plan.loops["layer"].turns
-        return (make or (LoopStep if setup.looped else Step))(model, setup, plan.segments, plan.chunks, *turns, place)
+        turns = plan.loops["batch"].turns, plan.stepped
+        kind = make or (LoopStep if setup.looped else Step)
+        return kind(model, setup, plan.segments, plan.chunks, *turns, place, plan.dense)
 
     return _shared((structure(model, setup), plan.key, place, _divided(model, setup), beside), step, plan.loops)
 

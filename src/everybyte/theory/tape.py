@@ -21,6 +21,7 @@ class Type(NamedTuple):
 
 
 FP32, INT64, BOOL, INT32 = Type("fp32", 4), Type("int64", 8), Type("bool", 1), Type("int32", 4)
+COMPLEX = Type("complex64", 8)
 BITS16 = ("bf16", "fp16")
 
 
@@ -78,6 +79,15 @@ def run(kind, make):
 LOOPS = ("batch", "stage", "layer", "segment", "block", "chunk")
 #: Those of them around a network's own.
 AROUND = ("batch", "stage")
+
+
+class Held:
+    """In forward: what a node has in place of a tensor that it saves; `frame.unpack(index)` gives the tensor."""
+
+    __slots__ = ("__weakref__", "frame", "index")
+
+    def __init__(self, frame, index):
+        self.frame, self.index = frame, index
 
 
 class Tape:

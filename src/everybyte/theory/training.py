@@ -25,7 +25,8 @@ class Fields:
     LETTERS = {
         "width": "H", "heads": "A", "kv_heads": "A_kv", "head_width": "D", "ffn_width": "F", "vocabulary": "V",
         "learned_positions": "N", "positions": "N_max", "embedding_width": "W", "experts": "E", "experts_per_token": "E_t",
-        "expert_width": "F_e", "layers": "L",
+        "expert_width": "F_e", "layers": "L", "query_rank": "r_q", "latent_rank": "r_c", "rope_width": "D_r", "value_width": "D_v",
+        "dense_layers": "L_d", "shared_experts": "E_s",
     }  # fmt: skip
 
     def __init__(self, model, parts=None):
@@ -43,12 +44,20 @@ class Fields:
         return getattr(self._model, name)
 
 
+def occurrences(fields):
+    """{group: how often its weights occur}, as letters."""
+    every, first = Letter(fields.layers, "L"), fields.dense_layers if fields.experts else 0
+    mixtures = every - first if fields.experts else 0
+    return {"block": every, "dense": first if fields.experts else every, "mixture": mixtures} | dict.fromkeys(ENDS, 1)
+
+
 class Step:
     """One training step on a tape.
 
     Args:
         model: a Model. setup: a Setup. segments: blocks in each segment that is traced. chunks: tokens in each chunk.
-        batches: how many are traced. stepped: of how many blocks the optimizer is. place: the GPU's in its ring.
+        batches: how many are traced. stepped: of how many blocks the optimizer is, of each kind in turn: those before experts, if there
+            are some, and the rest. place: the GPU's in its ring. dense: how many traced blocks stand before those with experts.
     """
 
     #: Groups of weights that are other stages'.
@@ -56,10 +65,10 @@ class Step:
     #: Where the course begins among the operations: those before are of the step before it.
     first = 0
 
-    def __init__(self, model, setup, segments, chunks, batches, stepped, place=0):
+    def __init__(self, model, setup, segments, chunks, batches, stepped, place=0, dense=0):
         self.tape, self.setup, self.batches, self.stepped, self.in_ring = Tape(), setup, batches, stepped, place
         self.pack = OnHost(self.tape).pack if setup.offload == "activations" else self.tape.pack
-        self.whole, self.segments, self.chunks = model, segments, chunks
+        self.whole, self.segments, self.chunks, self.dense = model, segments, chunks, dense
         self.model, self.batch = Fields(model), (Letter(setup.batch, "B"), Letter(setup.sequence, "S"))
         self.sequence, self.shards = own_sequence(setup), Letter(setup.shards, "G")
         self.split = self.experts = self.own = self.ring = self.held = self.tensors = None
@@ -80,10 +89,10 @@ class Step:
         for parameter in self.parameters() if setup.optimizer_in_backward and not setup.fsdp else ():
             parameter.hooks.append(self.move)
         if setup.precision in LIBRARIES and setup.sharding == "none":
-            self.padded = Letter(model.parameters, "P")
+            self.flats = [Letter(model.parameters, "P")]
             if setup.precision == "bf16-deepspeed":  # all side by side, aligned to 4 bytes
-                self.padded = 2 * up(self.padded, 2)
-                self.tensors = [("last", self.padded, 1)]
+                self.flats = [2 * up(self.flats[0], 2)]
+                self.tensors = [("last", self.flats[0], 1)]
         self.optimizer = Optimizer(self, self.tensors)
 
     def made(self, beside):
@@ -93,7 +102,7 @@ class Step:
     def network_of(self, kind, segments, **options):
         """A network on this step's tape, with what its GPUs divide."""
         return kind(
-            self.tape, self.model, self.setup, segments, self.chunks, self.weight, split=self.split, experts=self.experts, **options
+            self.tape, self.model, self.setup, segments, self.chunks, self.weight, split=self.split, experts=self.experts, dense=self.dense, **options
         )  # fmt: skip
 
     def weights_of(self, network):
@@ -102,10 +111,10 @@ class Step:
 
     def counted(self, weights):
         """(weight, its numbers, how many there are of it) of each."""
-        layers = Letter(self.model.layers, "L")
+        times = occurrences(self.model)
         if self.experts:
             weights = (replace(w, shape=self.experts.shape(w.name, w.shape)) for w in weights)
-        return [(w, product(w.shape), w.count * (layers if w.group not in ENDS else 1)) for w in weights]
+        return [(w, product(w.shape), w.count * times[w.group]) for w in weights]
 
     def share(self, weight):
         """Numbers of a weight that FSDP gives one GPU."""
@@ -132,10 +141,10 @@ class Step:
         elif setup.sharding == "zero1":
             wide = self.beside.width if setup.adapters else self.stored.width
             kept = ("parameters",) if setup.precision in LIBRARIES else ("parameters", "gradients")
-            found = [Piece(self.padded, wide, part) for part in kept]
+            found = [Piece(flat, wide, part) for flat in self.flats for part in kept]
             found += self._whole() if setup.adapters else []
         elif setup.precision == "bf16-deepspeed":
-            found = [Piece(self.padded, self.stored.width, "parameters")]
+            found = [Piece(flat, self.stored.width, "parameters") for flat in self.flats]
         else:
             found = self._whole()
         if setup.adapters and setup.sharding != "zero1":
@@ -145,7 +154,7 @@ class Step:
             part = "gradients" if setup.buckets == "views" else "communication"
             found.append(Piece(Letter(1, "Q"), 1, part))
         if setup.precision in LIBRARIES:
-            found.append(Piece(self.padded, 4, "gradients"))
+            found += [Piece(flat, 4, "gradients") for flat in self.flats]
         elif setup.master_gradients != "bf16":
             found += [Piece(numbers, 4, "gradients", count) for _, numbers, count in self.trained]
         found += [*self._buffers(), *self.optimizer.rest()]
@@ -171,7 +180,10 @@ class Step:
             if self.model.scaled_embedding:
                 yield Piece(1, self.stored.width, "buffers")
             if not self.model.has_positions:
-                yield Piece(over(self.model.turning, 2), self.stored.width, "buffers", 2 * self.network.module.tables)
+                turned = self.model.rope_width if self.model.latent else self.model.turning
+                yield Piece(over(turned, 2), self.stored.width, "buffers", 2 * self.network.module.tables)
+            if self.model.corrected:
+                yield Piece(self.model.experts, self.stored.width, "buffers", occurrences(self.model)["mixture"])
         if self.setup.attention == "eager" and self.model.family == "gpt":
             square = product((self.model.positions, self.model.positions))
             yield Piece(square, self.stored.width, "buffers", Letter(self.model.layers, "L"))

@@ -1,6 +1,6 @@
 """A decoder of Hugging Face's in the plainest loop: `python decoder.py MODEL_TYPE BATCH SEQUENCE WORDS NAME=VALUE ...`.
 
-WORDS, joined by commas: bf16 (weights too) or mixed (autocast) or fp32; eager or sdpa; full for checkpointing; fused; times to print.
+WORDS, joined by commas: bf16 (weights too) or mixed (autocast) or fp32; eager or sdpa; full for checkpointing; compile; fused; times to print.
 It knows nothing of rehearsals.
 """
 
@@ -22,6 +22,8 @@ with torch.device("cuda"):
 model.train()
 if "full" in words:
     model.gradient_checkpointing_enable({"use_reentrant": False})
+if "compile" in words:
+    model.compile()
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5, fused="fused" in words, foreach="fused" not in words)
 torch.manual_seed(0)
 

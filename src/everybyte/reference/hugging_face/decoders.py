@@ -1,4 +1,4 @@
-"""GPT-2, OPT, Llama and its like, Gemma 2 and 3, gpt-oss, GPT-NeoX, DeepSeek-V3, GLM-4.5."""
+"""GPT-2, OPT, Llama and its like, Gemma 2 and 3, gpt-oss, GPT-NeoX, DeepSeek-V3, GLM-4.5, Llama 4."""
 
 import torch
 from torch import nn
@@ -7,19 +7,22 @@ from torch.nn import functional as F
 from ..llama import GatedMLP
 from .cache import kinds
 from .decoder import MLP, Attention, Decoder, layer_norm, rms_norm
-from .mixtures import BiasedExperts, Experts, SharedExperts
+from .mixtures import BiasedExperts, Everybody, Experts, NarrowExperts, SharedExperts
 from .parts import (
+    ComplexRotary,
     Conv1D,
     HalfRotary,
     OffsetNorm,
     RMSNorm,
     Rotary,
-    attend,
+    WeightlessNorm,
     attend_capped,
+    attend_in_own_type,
     attend_narrowly,
     attend_with_sinks,
     turn,
     turn_and_join,
+    turn_complex,
     turn_halves,
     turn_pairs,
     turn_then_join,
@@ -241,6 +244,13 @@ class Windowed(Llama):
         return kinds([*cache, whole or cache[0].beside()])
 
 
+class QwenMixture(Llama):
+    """Qwen 3 with experts."""
+
+    def block(self, model, i):
+        return LlamaBlock(model, LlamaAttention(model), NarrowExperts(model))
+
+
 # Gemma 2 and 3.
 
 
@@ -411,14 +421,14 @@ class NeoX(Llama):
 # DeepSeek-V3.
 
 
-class LatentAttention(nn.Module):
+class LatentAttention(Attention):
     """Keys and values are compressed to R numbers a token, which are cached, and expanded for every pass.
 
     Source: DeepSeek-AI 2024, arXiv:2405.04434, equations 9 to 13.
     """
 
     def __init__(self, model):
-        super().__init__()
+        nn.Module.__init__(self)
         self.head, self.turned, self.value = model.head_width, model.rope_width, model.value_width
         self.rank, straight = model.latent_rank, model.head_width - model.rope_width
         self.straight = straight
@@ -443,13 +453,15 @@ class LatentAttention(nn.Module):
         latent, k_turned = layer.update(latent, k_turned)
         q = torch.cat((straight, q_turned), dim=-1)
         k, v = self.expanded(latent, k_turned)
-        y, scores = attend(q, k, v, mask)
-        return self.latent_out(y.reshape(B, S, -1)), scores
+        y, scores = self.attend(q, k, v, mask, None, self.dropout)
+        y = y.reshape(B, S, -1).contiguous()
+        return self.latent_out(y), scores
 
     def expanded(self, latent, turned):  # (B, 1, T, R) and (B, 1, T, D_r) -> (B, A, T, D), (B, A, T, D_v)
         B, _, T, _ = latent.shape
         made = self.latent_up(latent).view(B, T, -1, self.straight + self.value).transpose(1, 2)
         straight, v = made.split((self.straight, self.value), dim=-1)
+        turned = turned.expand(-1, straight.size(1), -1, -1)
         k = made.new_empty(*made.shape[:-1], self.head)
         k[..., : self.straight] = straight
         k[..., self.straight :] = turned
@@ -465,15 +477,10 @@ class DeepSeek(Llama):
 
     attention: type[nn.Module] = LatentAttention
     router_type = None
-    chosen_by_bias = True
 
     def block(self, model, i):
-        mlp = GatedMLP(model) if i < model.dense_layers else SharedExperts(model, self.groups(model), self.router_type)
+        mlp = GatedMLP(model) if i < model.dense_layers else SharedExperts(model, self.router_type)
         return LlamaBlock(model, self.attention(model), mlp)
-
-    def groups(self, model):
-        """Groups of experts, and of these how many a token visits."""
-        return (8, 4) if model.experts % 8 == 0 and model.experts >= 16 else (1, 1)
 
 
 # GLM-4.5.
@@ -493,12 +500,62 @@ class GLMAttention(LlamaAttention):
 
 
 class GLM(DeepSeek):
-    """Experts in one group, and attention without compression."""
+    """Attention without compression."""
 
     attention, router_type = GLMAttention, torch.float32
 
-    def groups(self, model):
-        return 1, 1
+
+# Llama 4.
+
+
+class Llama4Attention(Attention):
+    """Of layers with a window queries and keys turn, and are normed; of others queries are scaled by where they stand."""
+
+    eagerly = staticmethod(attend_in_own_type)
+
+    def __init__(self, model, turns):
+        super().__init__(model)
+        self.turns, self.norm = turns, WeightlessNorm()
+
+    def forward(self, x, turns, mask, layer):
+        B, S, _ = x.shape
+        q = self.q(x).view(B, S, -1, self.head)
+        k = self.k(x).view(B, S, -1, self.head)
+        v = self.v(x).view(B, S, -1, self.head).transpose(1, 2)
+        if self.turns:
+            q, k = turn_complex(q, k, turns)
+            q = self.norm(q)
+            k = self.norm(k)
+        else:
+            places = torch.arange(S, device=x.device) + layer.seen
+            scales = torch.log1p(torch.floor((places.float() + 1.0) / 8192)) * 0.1 + 1.0
+            scales = scales.view(1, S, 1, 1).expand(B, S, 1, 1)
+            q = (q * scales).to(q.dtype)
+        q = q.transpose(1, 2)
+        k = k.transpose(1, 2)
+        k, v = layer.update(k, v)
+        return self.attended(q, k, v, mask)
+
+
+class Llama4Block(LlamaBlock):
+    def forward(self, x, turns, mask, layer):
+        residual = x
+        x = self.norm1(x)
+        attended, _scores = self.attention(x, turns, mask, layer)
+        x = residual + attended
+        residual = x
+        x = self.norm2(x)
+        x, _logits = self.mlp(x)
+        return residual + x.view(residual.shape)
+
+
+class Llama4(Windowed):
+    def __init__(self, model):
+        super().__init__(model)
+        self.rotary = ComplexRotary(model.turning)
+
+    def block(self, model, i):
+        return Llama4Block(model, Llama4Attention(model, model.windowed(i)), Everybody(model))
 
 
 #: transformers' `model_type` -> the class of its decoders.
@@ -506,5 +563,5 @@ DECODERS: dict[str, type] = {
     **dict.fromkeys(("llama", "mistral", "gemma", "phi3", "mixtral"), Llama),
     **dict.fromkeys(("ministral", "qwen2", "qwen3"), Windowed),
     "gemma2": Gemma2, "gemma3": Gemma3, "gpt2": GPT2, "opt": OPT, "gpt_neox": NeoX, "deepseek_v3": DeepSeek, "glm4_moe": GLM,
-    "gpt_oss": GptOss,
+    "gpt_oss": GptOss, "qwen3_moe": QwenMixture, "llama4_text": Llama4,
 }  # fmt: skip

@@ -41,8 +41,56 @@ class Experts(Mixture):
         return self.activation(gate) * up
 
 
+class NarrowExperts(Experts):
+    """Qwen 3's, whose weights of a token's experts are in the type of its numbers."""
+
+    def route(self, tokens):
+        logits = self.router(tokens)
+        scores = F.softmax(logits, dim=-1, dtype=torch.float32)
+        weights, chosen = torch.topk(scores, self.visits, dim=-1)
+        weights /= weights.sum(dim=-1, keepdim=True)
+        weights = weights.to(logits.dtype)
+        return logits, weights, chosen
+
+
 def own_bias(biases, expert):  # (E, F), (T K,) -> (T K, F)
     return biases[expert]
+
+
+class Everybody(nn.Module):
+    """Llama 4's: each expert reads all tokens, of which it gets those that visit it times their weight, and others times 0."""
+
+    def __init__(self, model):
+        super().__init__()
+        self.experts, self.visits, self.width = model.experts, model.experts_per_token, model.width
+        self.gate_up = nn.Parameter(torch.zeros(model.experts, model.width, 2 * model.expert_width))
+        self.down = nn.Parameter(torch.zeros(model.experts, model.expert_width, model.width))
+        self.router = nn.Linear(model.width, model.experts, bias=False)
+        self.shared = GatedMLP(model.replace(ffn_width=model.expert_width))
+
+    def forward(self, x):
+        tokens = x.reshape(-1, self.width)
+        scores, logits = self.route(tokens)
+        rows = tokens.repeat(self.experts, 1)
+        rows = rows * scores.transpose(0, 1).reshape(-1, 1)
+        routed = self.visit(rows)
+        out = self.shared(tokens)
+        out = out.add_(routed.reshape(self.experts, -1, self.width).sum(dim=0))
+        return out, logits
+
+    def route(self, tokens):
+        logits = self.router(tokens)
+        best, chosen = torch.topk(logits, self.visits, dim=1)
+        scores = torch.full_like(logits, float("-inf")).scatter_(1, chosen, best)
+        scores = torch.sigmoid(scores.float()).to(scores.dtype)
+        return scores, logits
+
+    def visit(self, rows):
+        rows = rows.view(self.experts, -1, self.width)
+        made = torch.bmm(rows, self.gate_up)
+        gate, up = made.chunk(2, dim=-1)
+        out = torch.bmm(up * F.silu(gate), self.down)
+        return out.view(-1, self.width)
 
 
 class BiasedExperts(Experts):
@@ -90,14 +138,14 @@ class SharedExperts(Experts):
     """Groups of experts are chosen before experts, and beside them each token visits one that all share.
 
     Args:
-        groups: how many there are, and how many are chosen. type: of the router's biases.
+        type: of the router's biases.
     """
 
-    def __init__(self, model, groups, type):
+    def __init__(self, model, type):
         super().__init__(model)
         self.router = Router(model, type)
         self.shared = GatedMLP(model.replace(ffn_width=model.expert_width * model.shared_experts))
-        self.groups, self.best = groups
+        self.groups, self.best = model.expert_groups or 1, model.groups_per_token or 1
 
     def forward(self, x):
         _logits, weights, chosen = self.route(x.view(-1, x.size(-1)))

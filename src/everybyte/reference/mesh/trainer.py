@@ -116,39 +116,63 @@ def replicate(stage: nn.Module, setup: Setup, group) -> nn.Module:
     return ddp
 
 
-class GroupOptimizer(ShardedOptimizer):
-    """ZeRO-1 among the GPUs of one group: those that have the same part of a model.
+class Shares:
+    """Weights of a GPU side by side, their gradients in another buffer, and this GPU's share of both.
 
     Args:
-        parameters: of this GPU. make: makes the optimizer of one share. group: those that divide the states.
+        weights: of this GPU. group: the GPUs that have the same, and divide the optimizer's states. tokens: of how many GPUs' tokens
+            gradients are the mean.
     """
 
     @torch.no_grad()
-    def __init__(self, parameters, make: Callable, group):
-        weights = list(parameters)
-        self.group, self.gpus = group, dist.get_world_size(group)
+    def __init__(self, weights: list, group, tokens: int):
+        self.group, self.tokens, gpus = group, tokens, dist.get_world_size(group)
         numbers = [weight.numel() for weight in weights]
-        share = -(-sum(numbers) // self.gpus)
-        self.flat = weights[0].new_empty(share * self.gpus, requires_grad=False)
-        self.buffers = [torch.zeros_like(self.flat)]  # the gradients
-        padding = share * self.gpus - sum(numbers)
-        views = zip(*(flat.split([*numbers, padding]) for flat in (self.flat, self.buffers[0])), strict=True)
+        share = -(-sum(numbers) // gpus)
+        self.flat = weights[0].new_empty(share * gpus, requires_grad=False)
+        self.gradients = torch.zeros_like(self.flat)
+        padding = share * gpus - sum(numbers)
+        views = zip(*(flat.split([*numbers, padding]) for flat in (self.flat, self.gradients)), strict=True)
         for weight, (view, gradient) in zip(weights, views, strict=False):
             weight.data = view.view_as(weight).copy_(weight)
             weight.grad = gradient.view_as(weight)
         self.flat[sum(numbers) :].zero_()
         rank = dist.get_rank(group)
         mine = slice(rank * share, (rank + 1) * share)
-        self.share, self.share_of_gradients = self.flat.detach()[mine], self.buffers[0][mine]
-        self.optimizer = make([self.share])
+        self.own, self.own_gradients = self.flat.detach()[mine], self.gradients[mine]
+
+    def reduce(self):
+        reduce_scatter(self.own_gradients, self.gradients, group=self.group)
+        self.own.grad = self.own_gradients.div_(self.tokens)
+
+    def gather(self):
+        self.own.grad = None
+        all_gather(self.flat, self.own, group=self.group)
+
+
+class GroupOptimizer(ShardedOptimizer):
+    """ZeRO-1 among the GPUs of groups: those that have the same part of a model, and where experts are divided those that have the same.
+
+    Args:
+        shares: of each group. make: makes the optimizer of this GPU's share of all.
+    """
+
+    def __init__(self, shares: list[Shares], make: Callable):
+        self.shares = shares
+        self.buffers = [one.gradients for one in shares]
+        self.optimizer = make([one.own for one in shares])
 
     @torch.no_grad()
     def step(self):
-        reduce_scatter(self.share_of_gradients, self.buffers[0], group=self.group)
-        self.share.grad = self.share_of_gradients.div_(self.gpus)
+        for one in self.shares:
+            one.reduce()
         self.optimizer.step()
-        self.share.grad = None
-        all_gather(self.flat, self.share, group=self.group)
+        for one in self.shares:
+            one.gather()
+
+    def zero_grad(self):
+        for buffer in self.buffers:
+            buffer.zero_()
 
 
 class MeshTrainer(Trainer):
@@ -173,7 +197,7 @@ class MeshTrainer(Trainer):
         stages, self.parts = parallelize(self.module, setup, mesh, by_expert, model)
         self.called = self.parts[0]
         self.accumulation, self.no_sync = setup.accumulation, setup.no_sync
-        self.optimizer = _optimizer(self.module, setup, mesh)
+        self.optimizer = _optimizer(self.module, setup, mesh, by_expert)
         self.scaler = torch.amp.GradScaler(self.device.type) if precision.loss_scaling else None
         self.autocast = nullcontext
         if precision.autocast and not setup.fsdp:  # FSDP gathers 16 bits itself
@@ -181,7 +205,7 @@ class MeshTrainer(Trainer):
             enter = autocast or default_autocast(self.device.type)
             self.autocast = partial(enter, dtype)  # type: ignore[assignment]  # as the base has it
         self.ring = partial(going_around, mesh["context"], ways.rotation) if ways.context > 1 else None
-        self.same = by_expert["same"].get_group() if by_expert and not setup.fsdp else None
+        self.same = by_expert["same"].get_group() if by_expert and setup.sharding == "none" else None
         self.sharers = setup.sharers
         self.pipeline: Pipeline | None = None
         if ways.pipeline > 1 and model:
@@ -250,10 +274,17 @@ def _check(setup, model):
         raise ValueError(f"Setup.gpus: {setup.gpus}, and {there}; allowed: as many as torchrun started")
 
 
-def _optimizer(module, setup, mesh):
-    """The optimizer of what trains; under ZeRO-1 each GPU of data and context has its states for a share."""
+def _optimizer(module, setup, mesh, by_expert):
+    """The optimizer of what trains; under ZeRO-1 each GPU of data and context has its states for a share, of experts among the same ones."""
     trained = [p for p in module.parameters() if p.requires_grad]
     make = make_optimizer(setup, hidden_matrices(module))
     if setup.dtypes.master:
         make = partial(MasterWeights, make=make, gradients=setup.master_gradients)
-    return GroupOptimizer(trained, make, sharers(mesh).get_group()) if setup.sharding == "zero1" else make(trained)
+    if setup.sharding != "zero1":
+        return make(trained)
+    own = [p for name, p in module.named_parameters() if ".mlp.own." in name] if by_expert else []
+    rest = [p for p in trained if not any(p is one for one in own)]
+    shares = [Shares(rest, sharers(mesh).get_group(), setup.sharers)]
+    if by_expert:
+        shares.append(Shares(own, by_expert["same"].get_group(), setup.sharers))
+    return GroupOptimizer(shares, make)

@@ -1,4 +1,4 @@
-"""Exercises of chapter 44: why does training need ten times what inference needs?"""
+"""Exercises of chapter 44: what does an engine take of the GPU, and why does it run out as it wakes?"""
 
 from itertools import cycle
 

@@ -1,0 +1,388 @@
+"""What an inference engine decides as it starts: weights, its profile run, and how many pages, tokens and requests the rest holds.
+
+The named engine is vLLM's V1, release 0.11; facts by file of its repository. `vllm/v1/worker/gpu_worker.py`, `determine_available_memory`:
+total x utilization, less weights, the profile run's peak and what it took outside PyTorch. `gpu_model_runner.py`, `profile_run`,
+`_dummy_run`, `_dummy_sampler_run`: what that run makes. `v1/core/kv_cache_utils.py`: groups of layers, blocks, tokens, concurrency.
+`v1/kv_cache_interface.py`: a page, and the most pages of a request, by kind of layer. `engine/arg_utils.py`: defaults by GPU.
+SGLang's: `model_runner.py`, `profile_max_num_token`.
+
+What is derived was held to what engines printed: `published/engines.toml`.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field, fields, replace
+from fractions import Fraction
+from typing import Literal, final, get_args
+
+from .. import units
+from ..ask.choices import DTYPE_BYTES
+from ..catalog import Gpu, Model
+from ..catalog.outside import context as cuda_context
+from ..catalog.weights import PACKED, packed, summed
+from ..common import checks
+from ..common.tables import Shown, Table, sized
+from ..rules import ENGINE, SERVED, check
+
+Name = Literal["vllm", "sglang"]
+#: Bytes of a number in an engine's cache.
+CACHED = {"bf16": 2, "fp16": 2, "fp8": 1}
+KEPT = ("bf16", "fp16", *PACKED)
+#: What torch.sort holds beside its input, for a number: sorted values (4) and their places (8); the places before (8); values and
+#: places once more (4 + 8). Rehearsed: PyTorch 2.13's sort of (1024, 128256) numbers in fp32 on an H100.
+SORTED = 32
+#: Bytes of a logit in the sampler of the profile run: in 16 bits, in fp32, and sorted, for top-p.
+SAMPLED = 2 + 4 + SORTED
+#: Rows that an embedding is padded to a multiple of. Source: `vocab_parallel_embedding.py`.
+PADDED = 64
+#: What a start of vLLM 0.11 takes outside PyTorch, by GPUs of the engine: of one, and of more with NCCL. Source: llm-d/llm-d-benchmark,
+#: config_explorer/empirical-vllm-memory-results.md: 0.13 to 0.14 GiB, and 0.54 to 0.55 GiB of two. CUDA's context was there before.
+OUTSIDE = (round(0.13 * 2**30), round(0.55 * 2**30))
+#: Ends of the names of weights that are whole on each GPU, beside norms and routers: what compresses to a latent is.
+_WHOLE = ("out.bias", "down.bias", "query_down.weight", "latent_down.weight")
+#: A group has the most layers of a kind, not the least, where these are fewer than so many times those.
+ALIKE = Fraction(5, 4)
+
+
+@dataclass(frozen=True)
+class Kind:
+    """Layers of one kind: `full`, `sliding`, `chunked` or `latent`.
+
+    Attributes:
+        layers: how many. token: bytes that one token leaves in one of them, on one GPU. window: in tokens; 0 for none.
+    """
+
+    name: str
+    layers: int
+    token: int
+    window: int = 0
+
+    def pages(self, context: int, batched: int, block: int) -> int:
+        """Pages that a request of so many tokens has at most in one layer: of a window, what a step of `batched` tokens may see."""
+        if self.name == "sliding":
+            return -(-min(self.window - 1 + batched, context) // block) + 1
+        seen = min(self.window + batched, context) if self.name == "chunked" else context
+        return -(-seen // block)
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Engine:
+    """An engine that serves a model: what `eb.serve` and a `Rollout` take.
+
+    Sizes are whole bytes or text such as "0.39 GiB". None, and 0 of counts: as the engine has it, by the GPU.
+
+    Attributes:
+        name: `vllm` or `sglang`. utilization: of the GPU's memory: `gpu_memory_utilization`, or `mem_fraction_static`.
+        batched: tokens of one pass at most, `max_num_batched_tokens`: a longer prompt is prefilled in chunks of so many.
+        sequences: requests at once at most, `max_num_seqs`. block: tokens of a page.
+        weights: their data type. cache: that of keys and values. tensor_parallel: GPUs that divide a copy.
+        draft: a model that drafts: its weights and its layers' pages stand beside.
+        loaded: bytes of weights on each GPU, where the log is to be believed. profile: the peak of its run. outside: what it took
+            outside PyTorch. graphs: what captured CUDA graphs take; release 0.11 does not count them, so they stand in the rest.
+        pages: bytes for pages, `--kv-cache-memory-bytes` or the log's "Available KV cache memory"; the rest is then not asked.
+
+    Raises:
+        ValueError: naming the field, the value and what is allowed.
+    """
+
+    name: Name = "vllm"
+    utilization: float = 0.9
+    batched: int = 0
+    sequences: int = 0
+    block: int = 0
+    weights: str = "bf16"
+    cache: str = "bf16"
+    tensor_parallel: int = 1
+    draft: Model | None = None
+    loaded: int | None = None
+    profile: int | None = None
+    outside: int | None = None
+    graphs: int = 0
+    pages: int | None = None
+
+    def __post_init__(self):
+        checks.one_of("Engine", "name", self.name, get_args(Name))
+        checks.one_of("Engine", "weights", self.weights, KEPT)
+        checks.one_of("Engine", "cache", self.cache, CACHED)
+        checks.probability("Engine", "utilization", self.utilization, one=True)
+        if not self.utilization:
+            raise ValueError(f"Engine.utilization: {self.utilization!r}; allowed: more than 0, up to 1")
+        for name in ("loaded", "profile", "outside", "graphs", "pages"):
+            self._size(name)
+        for name in ("batched", "sequences", "block", "tensor_parallel"):
+            checks.whole("Engine", name, getattr(self, name), int(name == "tensor_parallel"), 2**27)
+        if self.draft is not None:
+            checks.kind("Engine", "draft", self.draft, Model)
+        check(ENGINE, self)
+
+    def _size(self, name):
+        value = getattr(self, name)
+        if isinstance(value, str):
+            try:
+                object.__setattr__(self, name, round(units.parse(value)))
+            except ValueError as error:
+                raise ValueError(f"Engine.{name}: {error}") from None
+        if getattr(self, name) is not None:
+            checks.whole("Engine", name, getattr(self, name), 0, 2**50)
+
+    @classmethod
+    def read(cls, text: str) -> "Engine":
+        """From a command's text: `utilization=0.9 batched=8192 pages=20GiB`, each left out at its default."""
+        names = [f.name for f in fields(cls) if f.name != "draft"]
+        return cls(**checks.words("Engine", text, names))
+
+    def on(self, gpu: Gpu) -> "Engine":
+        """With the numbers that it has by itself on that GPU."""
+        large = gpu.memory >= 70 * units.UNITS["GiB"] and not gpu.name.startswith("a100")
+        return replace(
+            self,
+            batched=self.batched or (8192 if large else 2048),
+            sequences=self.sequences or (1024 if large else 256),
+            block=self.block or (16 if self.name == "vllm" else 1),
+        )
+
+    def heads(self, model: Model) -> int:
+        """Key and value heads on each GPU: where they are fewer than GPUs, one, which several have."""
+        return -(-model.kv_heads // self.tensor_parallel)
+
+    def numbers(self, model: Model) -> int:
+        """Weights on each GPU: matrices and tables divided by rows or columns, each expert's too; norms and routers whole; heads as `heads`.
+
+        Source: vLLM, `model_executor/layers/linear.py`, `QKVParallelLinear`; `models/deepseek_v2.py`, `ReplicatedLinear`.
+        """
+
+        def share(weight):
+            name, rows = weight.name, weight.shape[0]
+            if "norm" in name or name.endswith(_WHOLE) or name.startswith("mlp.router."):
+                return weight.numbers
+            if name.startswith(("attention.k.", "attention.v.")):
+                return weight.numbers // model.kv_heads * self.heads(model)
+            if name.startswith("attention.qkv."):
+                mine = (model.heads // self.tensor_parallel + 2 * self.heads(model)) * model.head_width
+                return weight.numbers // rows * mine
+            return weight.numbers // self.tensor_parallel
+
+        return summed(model, share)
+
+    def standing(self, model: Model) -> dict[str, int]:
+        """Part -> bytes on each GPU once the model is loaded: weights, and one table of the rotary positions in 16 bits."""
+        if self.loaded is not None:
+            return {"weights, as loaded": self.loaded}
+        found = {}
+        for what, one in (("", model), ("the draft's ", self.draft)):
+            if one is not None:
+                packs = self.weights not in DTYPE_BYTES
+                found[f"{what}weights, {self.weights}"] = packed(one, self.weights) if packs else 2 * self.numbers(one)
+                turning = one.rope_width if one.latent else 0 if one.has_positions else one.turning
+                found[f"{what}rotary table"] = one.positions * turning * 2
+        return {name: size for name, size in found.items() if size}
+
+    def kinds(self, model: Model) -> list[Kind]:
+        """The layers of a model, and of a draft, by kind."""
+        found = []
+        for one in filter(None, (model, self.draft)):
+            if one.latent:
+                found.append(Kind("latent", one.layers, (one.latent_rank + one.rope_width) * CACHED[self.cache]))
+                continue
+            token, near = 2 * self.heads(one) * one.head_width * CACHED[self.cache], one.windowed_layers
+            found.append(Kind("full", one.layers - near, token))
+            found.append(Kind("chunked" if one.chunked else "sliding", near, token, one.window))
+        return [kind for kind in found if kind.layers]
+
+    def pool(self, model: Model) -> "Pool":
+        """How pages are laid out. Raises ValueError where it is not derived, naming the field."""
+        check(SERVED, self, model)
+        kinds = self.kinds(model)
+        if len({(kind.name, kind.window) for kind in kinds}) == 1:
+            return Pool((kinds[0],), sum(k.layers * k.token for k in kinds) * self.block)
+        counts = [kind.layers for kind in kinds]
+        size = max(counts) if max(counts) < ALIKE * min(counts) else min(counts)
+        groups = [kind for kind in kinds for _ in range(-(-kind.layers // size))]
+        return Pool(tuple(groups), size * kinds[0].token * self.block, size)
+
+    def profiled(self, model: Model, gpu: Gpu) -> dict[str, int]:
+        """Part -> bytes of the profile run's largest moment, with `batched` tokens and `sequences` rows of logits.
+
+        Either a layer's MLP, of an eager pass, with the embedding's rows, the residual stream and the norm's output beside it; or the
+        sampler: all hidden states, those of each request's last token twice, and `SAMPLED` bytes a logit.
+        """
+        width, inner = 2 * model.width, 2 * model.ffn_width // self.tensor_parallel
+        layer = (3 if model.gated else 2) * inner
+        if model.experts:
+            expert = 2 * model.expert_width // self.tensor_parallel
+            visits = model.experts_per_token * (max(2 * expert, width) + expert)
+            layer = max(layer if model.dense_layers else 0, visits)
+        rows = min(self.sequences, self.batched)
+        logits = rows * (2 * -(-model.vocabulary // PADDED) * PADDED + (SAMPLED - 2) * model.vocabulary)
+        forward = {"hidden states": 3 * width * self.batched, "the widest layer": layer * self.batched}
+        sampler = {"hidden states": width * (self.batched + 2 * rows), "logits, sorted": logits}
+        most = max(forward, sampler, key=lambda moment: sum(moment.values()))
+        return most | {"cuBLAS's workspace": gpu.cublas_workspace}
+
+
+@dataclass(frozen=True)
+class Pool:
+    """Pages of one size for all groups of layers: a block has a page for each layer of a group.
+
+    Attributes:
+        groups: the kind of each. bytes: of a block. layers: of a group; 0 where there is one group.
+    """
+
+    groups: tuple[Kind, ...]
+    bytes: int
+    layers: int = 0
+
+    def blocks(self, context: int, batched: int, block: int) -> int:
+        """Blocks that a request of so many tokens has at most, of all groups."""
+        return sum(group.pages(context, batched, block) for group in self.groups)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class EngineServing(Shown):
+    """What an engine decides on a GPU.
+
+    Attributes:
+        model, gpu, engine: as asked, with the engine's own numbers. context: `max_model_len`. concurrency: as asked, or None.
+        requested: bytes that it may use. parts: what it takes of these before pages. pages: bytes for them; negative where nothing is left.
+        pool: how these are laid out.
+    """
+
+    model: Model
+    gpu: Gpu
+    engine: Engine
+    context: int
+    concurrency: int | None
+    requested: int
+    parts: Mapping[str, int] = field(compare=False)
+    pages: int
+    pool: Pool
+
+    @property
+    def blocks(self) -> int:
+        """Blocks that the pages are."""
+        return max(self.pages, 0) // self.pool.bytes
+
+    @property
+    def tokens(self) -> int:
+        """Tokens that the engine prints: blocks of one group, in tokens. (Since release 0.21 it prints `most` x `context`.)"""
+        return self.blocks // len(self.pool.groups) * self.engine.block
+
+    @property
+    def each(self) -> int:
+        """Blocks of one request of `context` tokens."""
+        return self.pool.blocks(self.context, self.engine.batched, self.engine.block)
+
+    @property
+    def most(self) -> Fraction:
+        """Requests of `context` tokens at once, as the engine prints: with what is left over as a fraction."""
+        return Fraction(self.blocks, self.each)
+
+    @property
+    def fits(self) -> bool:
+        """Whether one request fits, without which an engine does not start; or as many as asked."""
+        return self.most >= (self.concurrency or 1)
+
+    @property
+    def beside(self) -> int:
+        """Bytes that stand beside weights and pages as long as it runs: outside PyTorch, and captured graphs."""
+        return self.parts.get("outside PyTorch", 0) + self.engine.graphs
+
+    @property
+    def profiled(self) -> int:
+        """Bytes of the profile run, in which its passes have room; 0 where nobody says."""
+        return (
+            self.requested
+            - self.pages
+            - sum(self.engine.standing(self.model).values())
+            - self.parts.get("outside PyTorch", 0)
+            if self.parts
+            else 0
+        )
+
+    @property
+    def free(self) -> int:
+        """Bytes of the GPU's memory that it leaves: CUDA's context, captured graphs and other processes stand there."""
+        return self.gpu.memory - self.requested
+
+    def sharing(self, lengths: Iterable[int], prefix: int = 0) -> int:
+        """Blocks of requests of these lengths, in tokens, whose first `prefix` tokens are the same: whole blocks of it are held once.
+
+        Raises:
+            ValueError: where layers have a window; for a prefix longer than a request.
+        """
+        lengths, block = list(lengths), self.engine.block
+        if any(group.window for group in self.pool.groups):
+            raise ValueError(
+                f"sharing: {self.model.name} has layers with a window, which is not derived; allowed: none"
+            )
+        checks.whole("sharing", "prefix", prefix, 0, min(lengths))
+        shared = prefix // block
+        return shared + sum(-(-length // block) - shared for length in lengths)
+
+    def table(self) -> Table:
+        """From the GPU's memory to pages, tokens and requests."""
+        engine = self.engine
+        title = f"{self.model.name} on {self.gpu.name}, {engine.name} at {engine.utilization:g}"
+        title += "" if self.fits else ": does not start" if self.concurrency is None else ": does not fit"
+        rows: list[tuple[object, ...]] = [sized("memory x utilization", self.requested)]
+        rows += [sized(f"− {name}", size) for name, size in self.parts.items()]
+        rows += [sized("pages", self.pages), sized(f"a block of {engine.block} tokens", self.pool.bytes)]
+        rows += [("blocks", self.blocks, ""), ("tokens", self.tokens, "")]
+        rows.append((f"requests of {self.context:,}", f"{float(self.most):.2f}", f"{self.each:,} blocks each"))
+        if engine.graphs:
+            rows.append(sized("CUDA graphs, beside", engine.graphs))
+        return Table((title, "", ""), rows)
+
+    def said(self) -> list[str]:
+        """What the table does not say."""
+        said = []
+        if len(self.pool.groups) > 1:
+            kinds = ", ".join(
+                f"{sum(g is k for g in self.pool.groups)} {k.name}" for k in dict.fromkeys(self.pool.groups)
+            )
+            said.append(f"Groups of {self.pool.layers} layers, each with its own pages of the one pool: {kinds}.")
+        if self.engine.pages is None:
+            said.append(
+                "Not in it, but in what the engine leaves of the GPU: CUDA's context, captured graphs, other processes."
+            )
+        if "the widest layer" in self.parts:
+            said.append("The profile run is an eager pass; a compiled one may take less.")
+        heads = self.model.kv_heads
+        if self.engine.tensor_parallel > 1 and self.model.latent:
+            said.append(f"Each of {self.engine.tensor_parallel} GPUs holds the whole latent cache.")
+        elif heads < self.engine.tensor_parallel:
+            said.append(f"{self.engine.tensor_parallel // heads} GPUs hold the same key and value head.")
+        return said
+
+    def as_dict(self) -> dict:
+        """As JSON holds it: whole bytes."""
+        engine = asdict(self.engine) | {"draft": self.engine.draft.name if self.engine.draft else None}
+        return {
+            "model": {"name": self.model.name, "parameters": int(self.model.parameters)},
+            "gpu": {"name": self.gpu.name, "memory": self.gpu.memory},
+            "engine": engine, "context": self.context, "concurrency": self.concurrency, "fits": self.fits,
+            "requested": self.requested, "parts": dict(self.parts), "pages": self.pages, "block": self.pool.bytes,
+            "blocks": self.blocks, "tokens": self.tokens, "each": self.each, "most": float(self.most), "free": self.free,
+            "groups": [asdict(group) for group in self.pool.groups], "said": self.said(),
+        }  # fmt: skip
+
+
+def served(model: Model, gpu: Gpu, context: int, engine: Engine, concurrency: int | None = None) -> EngineServing:
+    """What that engine decides on that GPU for requests of up to `context` tokens. Raises ValueError, naming the field."""
+    engine = engine.on(gpu)
+    pool = engine.pool(model)
+    usable, parts = gpu.memory, dict[str, int]()
+    if engine.name == "sglang":  # a fraction of what is free before; the rest is for activations and graphs
+        usable -= cuda_context(gpu).most
+    requested = int(usable * Fraction(str(engine.utilization)))
+    if engine.pages is None:
+        parts |= engine.standing(model)
+        if engine.name == "vllm":
+            parts |= (
+                engine.profiled(model, gpu)
+                if engine.profile is None
+                else {"the profile run, as stated": engine.profile}
+            )
+            parts["outside PyTorch"] = OUTSIDE[engine.tensor_parallel > 1] if engine.outside is None else engine.outside
+    pages = requested - sum(parts.values()) if engine.pages is None else engine.pages
+    return EngineServing(model, gpu, engine, context, concurrency, requested, parts, pages, pool)
