@@ -8,6 +8,7 @@ from agreeing import agree
 import everybyte as eb
 from everybyte.formulas import formula
 from everybyte.theory.budget import heavy
+from everybyte.theory.expert_parallel import received
 
 GPT = eb.Model(name="gpt", layers=3, width=32, heads=4, vocabulary=101, positions=128)
 LLAMA = eb.Model(
@@ -280,3 +281,10 @@ def test_formulas_of_one_way_refuse_the_others():
 def test_all_gpus_that_swap_are_alike():
     setup = SETUP.replace(gpus=4, mesh=eb.Mesh(context=4, rotation="ulysses"), checkpointing="full")
     assert len({eb.dry_run(SWAPPED, setup, rank=rank).peak for rank in range(4)}) == 1 and heavy(SWAPPED, setup) == [0]
+
+
+def test_rows_that_come_are_rounded_up_once():
+    """Of 1.6 times 480 rows 768 come, though 1.6 times 3 times 160 is more in floating point."""
+    mesh = eb.Mesh(context=3, expert=8, rotation="ulysses", routing=1.6)
+    setup = eb.Setup(batch=3, sequence=96, gpus=24, mesh=mesh)
+    assert received(MIXTURE.replace(experts=8, experts_per_token=5), setup) == 768
