@@ -92,10 +92,12 @@ MAY = {
     "answers.explanation": STATED | {"answers.sides", "answers.dying", "evidence", "draw"},
     "evidence": STATED | {"allocator", "draw"},
     "draw": BUDGET,
-    "explore": DRAW | PLANNING | {"derivation", "dryrun", "evidence", "answers.engines", "answers.serving"},
+    "explore": DRAW
+    | PLANNING
+    | {"derivation", "dryrun", "evidence", "answers.alignment", "answers.engines", "answers.serving"},
     "teach": DRAW
     | PLANNING
-    | {"derivation", "dryrun", "evidence", "published", "answers.serving", "answers.diagnosis"},
+    | {"derivation", "dryrun", "evidence", "published", "answers.engines", "answers.serving", "answers.diagnosis"},
     "reference": STATED,
     "dryrun": COUNTED | {"allocator"},
     "lab": COUNTED,

@@ -125,6 +125,11 @@ def facts():
     }  # fmt: skip
 
 
+#: vLLM on an H100, Llama 3.1 8B: its profile run, and what nine tenths of the GPU leave after the weights, their rotary table and 0.13 GiB.
+ENGINE = 1024 * 38 * 128_256 + 2 * 4096 * (8192 + 2 * 1024) + 32 * 2**20
+ENGINE_PAGES = 81_090 * 2**20 * 9 // 10 - (2 * 8_030_261_248 + 131_072 * 128 * 2) - ENGINE - round(0.13 * 2**30)
+
+
 def _of_many():
     """Of several GPUs, planning and inference."""
     stage = 2 * at("activations.block")
@@ -139,7 +144,7 @@ def _of_many():
         "bubble_zero": 7 / 96, "boundary": 2 * T * H, "received": 64 * 2 * T * H,
         # Of 65,536 tokens q and the result, k and v; a sum a row and head; the random state.
         "ring": 16, "ring_kept": 2**16 * (2 * 2 * 4096 + 2 * 2 * 1024 + 4 * 32) + 24,
-        "experts_each": 2 * 32 * 3 * 14_336 * 4096, "experts_rest": 2 * (46_702_792_704 - 8 * 32 * 3 * 14_336 * 4096),
+        "experts_worst": 4, "experts_each": 2 * 32 * 3 * 14_336 * 4096, "experts_rest": 2 * (46_702_792_704 - 8 * 32 * 3 * 14_336 * 4096),
         "cluster": 64, "cluster_states": LARGE // 4,
         "mixtral": 46_702_792_704, "mixtral_active": 12_879_925_248, "mixtral_weights": 2 * 46_702_792_704,
         "rounded_peak": ROUNDED, "rounding": ROUNDED - peak(), "context": GPU.memory - USABLE - sum(
@@ -150,6 +155,7 @@ def _of_many():
         "cache_llama": 2 * 32 * 8 * 128 * 2, "cache_llama_heads": 2 * 32 * 32 * 128 * 2, "inference": 2 * P + T * CACHE,
         "latent_token": 61 * (512 + 64) * 2, "latent_heads": 61 * 128 * (192 + 128) * 2, "page_tokens": 16, "page": 16 * CACHE,
         "states_trained": 16 * P, "ppo_models": 36 * P, "grpo_models": 18 * P,
+        "engine_rows": 1024, "engine_logit": 2 + 4 + 12 + 8 + 12, "engine_run": ENGINE, "engine_pages": ENGINE_PAGES, "engine_tokens": ENGINE_PAGES // (16 * 131_072) * 16,
         "page_waste": 15 * CACHE, "positions": 1024, "cache_longest": 1024 * CACHE,
         # Three tensors of the MLP's inner width and four of the model's, the token itself; the angles' cosine and sine, the position.
         "prefill_token": 2 * (3 * 18_944 + 4 * 3584) + 8 + 2 * 2 * 128 + 8, "prefill_cache": 57_344,

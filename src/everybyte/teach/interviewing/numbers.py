@@ -7,6 +7,7 @@ from operator import attrgetter
 from typing import Any
 
 from ... import units
+from ...answers.engines import SAMPLED, Engine, served
 from ...answers.headroom import ROUNDING, Headroom
 from ...answers.plan import work
 from ...answers.serving import cache_bytes, weight_bytes
@@ -26,8 +27,9 @@ LATE_STEP, DROPOUT = 5_000, 0.1
 LONG = 8192
 #: GPUs of a cluster's layout; GPUs that share a sequence of a million tokens.
 CLUSTER, RING = 64, Mesh(context=16)
-#: Tokens in a page of a paged cache, as in vLLM.
+#: Tokens in a page of a paged cache, as in vLLM; what vLLM decides for Llama 3.1 8B on an H100.
 PAGE = 16
+SERVED = served(model("llama-3.1-8b"), gpu("h100-80gb"), LONG, Engine())
 #: One minus Adam's beta_2, PyTorch's default: the share of a new squared gradient in the average.
 NEW = 0.001
 GPT, SMALL, LARGE, MIXTURE, LATENT, QWEN = map(
@@ -142,6 +144,11 @@ def _experts(c):
     return run("mixtral-8x7b", precision="bf16", gpus=c.gpus, mesh=Mesh(expert=c.gpus)).at("experts.weights")
 
 
+def _worst(c):
+    """Times an even share of rows that can come to one of the GPUs that divide Mixtral's experts."""
+    return run("mixtral-8x7b", gpus=c.gpus, mesh=Mesh(expert=c.gpus)).at("experts.worst")
+
+
 def _block(c):
     return c.of_block(Run.part, "activations")
 
@@ -250,6 +257,7 @@ _asked("bytes", Case.at, "loss.logits", loss_worst=PLAIN)
 # Fields and methods of the case.
 _shown("text", model="model.name", gpu="gpu.title", precision="one.precision", peak_at=lambda c: c.step().peak_at)
 _shown("count", batch="one.batch", sequence="one.sequence", tokens="tokens", gpus="gpus", adapters=Case.adapters)
+_shown("count", experts_worst=_worst)
 _shown("count", layers="model.layers", positions="model.positions", parameters="parameters")
 _shown("bytes", gpu_memory="gpu.memory", usable=lambda c: Headroom().usable(c.gpu, c.setup), room=Case.room, free=Case.free,
        reserved=lambda c: reserved(c, c.one))  # fmt: skip
@@ -264,6 +272,8 @@ _shown("teraflop", flops=_flops)
 _shown("count", late_step=LATE_STEP, rank=RANK, ring=RING.context, cluster=CLUSTER, page_tokens=PAGE)
 _shown("count", tensor_gpus=GPUS, tensor_tokens=LONG, head_again=GPT.vocabulary * GPT.width)
 _shown("count", mixtral=MIXTURE.parameters, mixtral_active=formula("parameters.active").at(MIXTURE))
+_shown("bytes", engine_run=sum(SERVED.engine.profiled(SERVED.model, SERVED.gpu).values()), engine_pages=SERVED.pages)
+_shown("count", engine_tokens=SERVED.tokens, engine_rows=SERVED.engine.sequences, engine_logit=SAMPLED)
 _shown("count", fp16_largest=int(_float("fp16", "largest")))
 _shown("tiny", fp16_smallest=SMALLEST, fp16_vanishing=sqrt(SMALLEST / 2 / NEW), bf16_largest=_float("bf16", "largest"))
 _shown("tiny", bf16_spacing=_float("bf16", "epsilon"), bf16_lost=_float("bf16", "epsilon") / 2)
