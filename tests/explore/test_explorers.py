@@ -24,6 +24,8 @@ EXPLORERS = {
     "block": explore.block,
     "attention": explore.attention,
     "linear_attention": explore.linear_attention,
+    "patches": explore.patches,
+    "diffusion": explore.diffusion,
     "step": explore.step,
     "loss": explore.loss,
     "planning": explore.planning,

@@ -62,16 +62,17 @@ class Values:
         self._kept[address] = flat
         return None
 
-    def _number(self, tensor):
-        values = self.of(tensor)
-        assert values is not None  # of what is asked for here, the numbers are known
-        return values.item()
+    def _known(self, given) -> tuple[dict[int, Tensor], bool]:
+        """(the values of the tensors in something, by their id; whether those of all are known)."""
+        tensors = {id(leaf): leaf for leaf in tree_leaves(given) if isinstance(leaf, Tensor)}
+        found = {key: values for key, tensor in tensors.items() if (values := self.of(tensor)) is not None}
+        return found, len(found) == len(tensors)
 
     def made(self, args, kwargs) -> Tensor:
         """What `torch.tensor` makes: on device meta it drops the numbers that it is given."""
-        out, known = torch.tensor(*args, **kwargs), [self.of(t) for t in tree_leaves(args) if isinstance(t, Tensor)]
-        if out.is_meta and _plain(out) and all(one is not None for one in known):
-            numbers = tree_map(lambda leaf: self._number(leaf) if isinstance(leaf, Tensor) else leaf, args)
+        out, (known, all_known) = torch.tensor(*args, **kwargs), self._known(args)
+        if out.is_meta and _plain(out) and all_known:
+            numbers = tree_map(lambda leaf: known[id(leaf)].item() if isinstance(leaf, Tensor) else leaf, args)
             self.tell(out, torch.tensor(*numbers, **{**kwargs, "device": "cpu"}))
         return out
 
@@ -85,12 +86,12 @@ class Values:
 
     def run(self, func, args, kwargs, answer: Callable):
         """What an operation returns. answer: runs it on tensors without data."""
-        known = {id(t): self.of(t) for t in tree_leaves((args, kwargs)) if isinstance(t, Tensor)}
-        if any(values is None for values in known.values()) or not (known or func in _MADE):
+        known, all_known = self._known((args, kwargs))
+        if not all_known or not (known or func in _MADE):
             self._changed(func, args)
             return answer(func, args, kwargs)
         if func is aten._local_scalar_dense.default:
-            return self._number(args[0])
+            return known[id(args[0])].item()
         if func is aten._to_copy.default and kwargs.get("device") == torch.device("cpu"):
             return func(known[id(args[0])], **kwargs)
         return self._both(func, args, kwargs, known, answer)

@@ -336,8 +336,8 @@ def diffusion() -> Explorer:
     held, saved = words["parameters"], formula("diffusion.blocks").expr
     inputs = (L_1 + L_2) * 2 * B * S * H
     amounts = [
-        w_s * held["transformer"], w * held["encoders"], c * held["vae"], 16 * r_A * H * (6 * L_1 + 36 * L_2),
-        segmented * inputs + (1 - segmented) * saved,
+        w_s * held["transformer"], 16 * r_A * H * (6 * L_1 + 36 * L_2), segmented * inputs + (1 - segmented) * saved,
+        w * held["encoders"], c * held["vae"],
     ]  # fmt: skip
     parts = [(part, label, amount) for (part, label), amount in zip(words["parts"], amounts, strict=True)]
     return told("diffusion", controls, Stack(parts, bars="way"), derived=[("sequence", 512 + floor(X_i / 16) ** 2)])
