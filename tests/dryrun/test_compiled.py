@@ -51,6 +51,7 @@ def block(made, model, setup, dtype):
     return sums[1] - sums[0]
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("seed", range(2))
 def test_a_compiled_block_saves_what_the_formula_says(seed):
     draw = Random(seed)
