@@ -9,7 +9,7 @@ from everybyte.catalog.decoders import untrained
 LIKE = {
     "llama": "llama-3.1-8b", "mistral": "mistral-7b", "ministral": "mistral-7b", "qwen2": "qwen2.5-7b", "qwen3": "qwen3-8b", "gemma": "gemma-2b",
     "phi3": "phi-3-mini", "mixtral": "mixtral-8x7b", "qwen3_moe": "qwen3-30b-a3b", "deepseek_v3": "deepseek-v3", "gpt2": "gpt2", "opt": "opt-125m",
-    "gpt_neox": "pythia-160m", "glm4_moe": "glm-4.5", "gemma2": "gemma-2-2b", "gemma3": "gemma-3-1b", "gpt_oss": "gpt-oss-20b",
+    "gpt_neox": "pythia-160m", "glm4_moe": "glm-4.5", "gemma2": "gemma-2-2b", "gemma3": "gemma-3-1b", "gpt_oss": "gpt-oss-20b", "llama4_text": "llama-4-scout",
 }  # fmt: skip
 #: Those whose training steps are derived.
 TRAINED = [kind for kind, like in LIKE.items() if not untrained(eb.model(like))]
@@ -31,8 +31,10 @@ def small(kind, seed):
         sizes |= {"window": draw.choice([30, 32, 60]), "full_every": draw.randint(2, 4)}
     if kind in SWITCHED and sizes["window"]:
         sizes["full_every"] = draw.choice([0, 2, 3, 6])
-    if kind in ("gemma2", "gemma3", "gpt_oss"):
+    if kind in ("gemma2", "gemma3", "gpt_oss", "llama4_text"):
         sizes |= {"window": draw.choice([30, 32, 60]), "full_every": draw.choice([0, 2, 3, 6])}
+    if like.chunked:
+        sizes["full_every"] = sizes["full_every"] or 4
     if like.has_positions:
         sizes["learned_positions"] = 402 if kind == "opt" else 400
     if like.experts:
@@ -41,7 +43,7 @@ def small(kind, seed):
             "experts_per_token": draw.randint(1, 3),
             "expert_width": 8 * draw.randint(1, 9),
         }
-    if like.shared_experts:
+    if like.shared_experts and not like.chunked:
         sizes["dense_layers"] = draw.randint(0, sizes["layers"] - 1)
     if kind == "glm4_moe":
         sizes |= {

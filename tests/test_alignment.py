@@ -230,6 +230,25 @@ def test_what_gpus_cannot_divide_of_a_cache_each_of_them_has():
     assert found.said() == [eight.replicated(grouped)] == found.as_dict()["said"] and found.said()[0] in repr(found)
 
 
+@pytest.mark.parametrize(
+    "name, gpus", [("deepseek-v3", 16), ("kimi-k2", 32), ("glm-4.5", 8), ("qwen3-30b-a3b", 4), ("mixtral-8x7b", 4)]
+)
+def test_a_rollout_divides_each_expert_and_no_router(name, gpus):
+    """What compresses to a latent is whole on each GPU too. Source: vLLM, `models/deepseek_v2.py`, `models/qwen3_moe.py`."""
+    model, layers = eb.model(name), eb.model(name).mixture_layers
+    whole = layers * model.experts * (model.width + model.router_bias)
+    whole += model.layers * (2 * model.width + model.qk_norm * 2 * model.head_width) + model.width
+    if model.latent:
+        ranks = model.query_rank + model.latent_rank
+        whole += model.layers * (model.width * (ranks + model.rope_width) + ranks)
+    one, many = (eb.Rollout(sequences=1, context=64, tensor_parallel=n).held(model)["parameters"] for n in (1, gpus))
+    assert one == 2 * model.parameters and many == 2 * ((model.parameters - whole) // gpus + whole)
+    with pytest.raises(ValueError, match=f"Rollout.tensor_parallel: {gpus} does not divide expert_width "):
+        eb.Rollout(sequences=1, context=64, tensor_parallel=gpus).held(
+            model.replace(expert_width=model.expert_width + 1)
+        )
+
+
 def test_a_rollout_of_a_model_with_a_window():
     rollout = eb.Rollout(sequences=2, context=10_000)
     assert rollout.held(eb.model("mistral-7b", code="reference"))["cache"] == 2 * 4095 * 32 * 2 * 8 * 128 * 2

@@ -23,7 +23,7 @@ VALUES = {name: choices for name, choices in CHOICES.items() if name != "optimiz
     "loss_chunks": (3,), "checkpoint_every": (3, 30, 40), "gpus": (1, 2, 3, 8), "replicas": (2, 3), "resharding_gpus": (3,), "no_sync": (True,), "optimizer_in_backward": (True,),
     "adapters": (eb.Lora(4), eb.Lora(4, base="bf16"), eb.Lora(4, dtype="bf16"), eb.Lora(4, ("q",))),
     "mesh": (
-        eb.Mesh(tensor=2), eb.Mesh(tensor=3), eb.Mesh(context=2), eb.Mesh(expert=2), eb.Mesh(expert=3), eb.Mesh(pipeline=2),
+        eb.Mesh(tensor=2), eb.Mesh(tensor=3), eb.Mesh(context=2), eb.Mesh(context=4, rotation="ulysses"), eb.Mesh(expert=2), eb.Mesh(expert=3), eb.Mesh(pipeline=2),
         eb.Mesh(pipeline=2, stages=2), eb.Mesh(pipeline=2, schedule="zbv"), eb.Mesh(pipeline=2, schedule="zbv", stages=2), eb.Mesh(pipeline=2, schedule="dualpipev", stages=2),
         eb.Mesh(pipeline=2, schedule="interleaved-1f1b", stages=2), eb.Mesh(pipeline=2, tensor=2), eb.Mesh(pipeline=2, expert=2), eb.Mesh(expert=2, routing=2), eb.Mesh(pipeline=8), eb.Mesh(pipeline=16),
     ),
@@ -36,6 +36,7 @@ STARTS = (
     eb.Setup(sequence=128, precision="bf16-megatron"),
     eb.Setup(sequence=128, precision="bf16-master", clip="foreach"),
     eb.Setup(sequence=256, gpus=4, mesh=eb.Mesh(context=4)),
+    eb.Setup(sequence=256, gpus=2, mesh=eb.Mesh(context=2, rotation="ulysses")),
     eb.Setup(sequence=128, gpus=16, sharding="zero3", sharding_units="block+ends", resharding="group"),
     eb.Setup(sequence=128, gpus=16, sharding="zero3", optimizer="muon"),
     eb.Setup(sequence=128, gpus=4, accumulation=4, mesh=eb.Mesh(pipeline=2, tensor=2)),
@@ -52,6 +53,7 @@ MODELS = (
     SMALL.replace(width=1, heads=1, ffn_width=2, name="thin"), eb.model("bert-large"), eb.model("gemma-2-2b"),
     eb.model("gpt2", code="transformers"), eb.model("llama-2-7b"), eb.model("mistral-7b").replace(layers=100, full_every=100), eb.model("glm-4.5"),
     MIXTURE.replace(experts_per_token=2, width=32, expert_width=24, name="of all experts"),
+    MIXTURE.replace(heads=6, kv_heads=3, name="three key heads"),
 )  # fmt: skip
 DEEPSEEK = eb.model("deepseek-v3")
 _GONE = ("experts", "experts_per_token", "expert_width", "shared_experts", "dense_layers", "router_bias")

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
+from everybyte import units
 from everybyte.ask.setup import Setup
 from everybyte.catalog import Model, model
 from everybyte.published.harvest import corpus
@@ -26,7 +27,7 @@ SIZES = ("gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl")
 #: What PyTorch asks for beside tensors on the rehearsed GPU: cuBLAS's two workspaces.
 WORKSPACES = 2 * 2**25
 STORE = Path(__file__).with_name("peers.jsonl")
-REHEARSED = "**rehearsed here**"
+REHEARSED, SIMUMAX = "**rehearsed here**", "SimuMax 1.2"
 NAMES = {
     "8b": "llama-3.1-8b",
     "70b": "llama-3.1-70b",
@@ -294,7 +295,21 @@ def _tune(said, run):
     )
 
 
-READERS = {"titan.py": _titan, "megatron.py": _megatron, "tune.py": _tune}
+def _engine(said, run):
+    if said.keys() & {"context", "experts"}:  # of which no estimator here has an option
+        return None
+    given = {name: int(said.get(name, default)) for name, default in (
+        ("layers", 12), ("width", 8192), ("heads", 64), ("keys", 8), ("ffn", 28672), ("tensor", 2), ("data", 4),
+    )}  # fmt: skip
+    shape = Model(
+        name="megatron", layers=given["layers"], width=given["width"], heads=given["heads"], kv_heads=given["keys"], ffn_width=given["ffn"],
+        vocabulary=128_256, positions=0, learned_positions=0, gated=True, fused=False, tied=False, qkv_bias=False, out_bias=False,
+        ffn_bias=False, norm="rmsnorm",
+    )  # fmt: skip
+    return Asked(shape, 1, 4096, "megatron", 1, given["data"], given["tensor"])
+
+
+READERS = {"titan.py": _titan, "megatron.py": _megatron, "tune.py": _tune, "engine.py": _engine}
 
 
 def estimates() -> list[dict]:
@@ -306,6 +321,24 @@ def estimates() -> list[dict]:
         }
         for id, one in asked()
     ]
+
+
+def simulated() -> str:
+    """Markdown: what SimuMax's makers measured, as each estimator says it, theirs by what they publish."""
+    ours, said = published(run=False), {one["record"]: one for one in estimates()}
+    records = {id: record for id, record in corpus().items() if SIMUMAX in record.estimated}
+    rows = ["| estimator | runs it can say | median | worst |", "|---|--:|--:|--:|"]
+    for name in (*ESTIMATORS, SIMUMAX, REHEARSED):
+        off = []
+        for id, record in records.items():
+            if name == SIMUMAX:
+                off.append(abs(units.parse(record.estimated[SIMUMAX]) / record.bytes - 1))
+            elif id in said or name == REHEARSED:
+                off.append(_off(name, said.get(id, {"record": id}), ours))
+        known = [size for size in off if size is not None]
+        if known:
+            rows.append(f"| {name} | {len(known)} of {len(records)} | {median(known):.2%} | {max(known):.2%} |")
+    return "\n".join(rows)
 
 
 def measured() -> str:
@@ -340,4 +373,4 @@ def _off(name, one, ours):
 if __name__ == "__main__":
     print(table())
     STORE.write_text("".join(json.dumps(one) + "\n" for one in estimates()), encoding="utf-8")
-    print(measured())
+    print(measured(), simulated(), sep="\n\n")

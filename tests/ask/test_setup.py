@@ -142,6 +142,13 @@ def test_gradient_buffers_belong_to_bf16_master(where):
             eb.Setup(precision=precision, master_gradients=where)
 
 
+def test_what_runs_in_a_rehearsal_alone_says_so():
+    with pytest.raises(
+        ValueError, match=r"^Setup\.sharding: 'fsdp1' is not derived: .* one flat tensor; .*; everybyte rehearse runs"
+    ):
+        eb.Setup(gpus=8, sharding="fsdp1")
+
+
 @pytest.mark.parametrize("sharding", ["zero2", "zero3"])
 def test_fsdps_switches_belong_to_fsdp(sharding):
     setup = eb.Setup(gpus=8, sharding=sharding, sharding_units="model", replicas=4)

@@ -138,6 +138,7 @@ def test_a_loop_over_chunks_is_told_from_thresholds():
 
 def test_a_range_gives_a_number_where_it_has_one():
     assert Range(2, 511, 256).some([64], 4) == [256]
+    assert len(Range(256, 4096, 128).some([256], 6)) == 6
 
 
 def test_bytes_of_every_pair_of_chunks():

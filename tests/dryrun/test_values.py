@@ -190,3 +190,118 @@ def test_the_most_tokens_of_a_picture_that_fit():
     assert found.reserved.failed is None and (after.peak > found.usable or found.failed.failed)
     with pytest.raises(ValueError, match="letter 'N'"):
         eb.fit(make, OWN, "4 GiB", "M", batch=lambda M, N: batch(M * N))
+
+
+def frozen_qwen(kind):
+    """A function that makes a small Qwen whose tower is frozen and whose input embeddings are asked for gradients; its batch."""
+    import transformers
+
+    text = {
+        "hidden_size": 64,
+        "intermediate_size": 128,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+        "num_key_value_heads": 1,
+    }
+    text |= {"head_dim": 32, "vocab_size": 1000, "use_cache": False, "bos_token_id": None, "eos_token_id": None}
+    text["rope_parameters"] = {"rope_type": "default", "rope_theta": 1e6, "mrope_section": [4, 6, 6]}
+    vision = {"depth": 2, "hidden_size": 64, "intermediate_size": 128, "num_heads": 2, "out_hidden_size": 64}
+    vision |= (
+        {"fullatt_block_indexes": [1]}
+        if kind == "Qwen2_5_VL"
+        else {"deepstack_visual_indexes": [0], "num_position_embeddings": 64}
+    )
+    marks = {"image_token_id": 999, "video_token_id": 998, "vision_start_token_id": 997, "vision_end_token_id": 996}
+    config = getattr(transformers, f"{kind}Config")(text_config=text, vision_config=vision, **marks)
+    ids = torch.zeros(1, 40, dtype=torch.int64)
+    ids[:, :16] = 999
+    a_patch = 3 * 2 * (14 if kind == "Qwen2_5_VL" else 16) ** 2
+    given = {
+        "input_ids": ids,
+        "labels": ids,
+        "image_grid_thw": torch.tensor([[1, 8, 8]]),
+        "mm_token_type_ids": (ids == 999).int(),
+    }
+    return _frozen(f"{kind}ForConditionalGeneration", config, "visual"), given | {
+        "pixel_values": ((64, a_patch), torch.float32)
+    }
+
+
+def frozen_llava(kind):
+    """The same of a LLaVA with that tower."""
+    import transformers
+
+    text = transformers.LlamaConfig(
+        hidden_size=64, intermediate_size=128, num_hidden_layers=1, num_attention_heads=2, vocab_size=1000
+    )
+    text.use_cache = False
+    tower_ = getattr(transformers, f"{kind}VisionConfig")(
+        hidden_size=64, intermediate_size=128, num_hidden_layers=2, num_attention_heads=2, image_size=56, patch_size=14
+    )
+    how = "full" if kind == "Siglip" else "default"
+    config = transformers.LlavaConfig(
+        vision_config=tower_, text_config=text, image_token_id=999, vision_feature_select_strategy=how
+    )
+    ids = torch.zeros(1, 40, dtype=torch.int64)
+    ids[:, :16] = 999
+    batch = {"input_ids": ids, "labels": ids, "pixel_values": ((1, 3, 56, 56), torch.float32)}
+    return _frozen("LlavaForConditionalGeneration", config, "vision_tower"), batch
+
+
+def _frozen(name, config, place):
+    import transformers
+
+    def make(asked):
+        model = getattr(transformers, name)._from_config(config, dtype=torch.bfloat16).train()
+        getattr(model.model, place).requires_grad_(False)
+        if asked:
+            model.enable_input_require_grads()
+        return model
+
+    return make
+
+
+@pytest.mark.parametrize(
+    ("made", "kind", "saves"),
+    [
+        (frozen_qwen, "Qwen2_5_VL", True),
+        (frozen_qwen, "Qwen3VL", False),
+        (frozen_llava, "Siglip", True),
+        (frozen_llava, "CLIP", True),
+    ],
+)
+def test_a_frozen_tower_saves_where_its_input_is_asked_for_gradients(made, kind, saves):
+    make, batch = made(kind)
+
+    def of_the_tower(asked):
+        trace = eb.dry_run(lambda: make(asked), OWN, batch=batch)
+        alive = trace.owners(trace.marks["after_forward"])
+        return sum(a.bytes for a in alive if a.owner.startswith(("model.vis",)) and a.part == "activations")
+
+    least = of_the_tower(False)
+    assert least <= (17 * 64 * 2 if made is frozen_llava else 0)  # what the projector reads: a token more of CLIP
+    assert (of_the_tower(True) > 4 * least) is saves
+
+
+class Merging(nn.Module):
+    """Rows that take the places of others, as pictures' tokens those of placeholders."""
+
+    def __init__(self):
+        super().__init__()
+        self.rows, self.text = nn.Parameter(torch.empty(3, 32)), nn.Parameter(torch.empty(2, 5, 32))
+
+    def forward(self, places):
+        return self.text.masked_scatter(places.unsqueeze(-1), self.rows).sum()
+
+
+def test_merging_takes_what_a_rehearsal_says():
+    """Forward: a number of 8 bytes and the mask for each number written into. Backward: three of 8 bytes for each one selected.
+
+    A rehearsal of PyTorch's CUDA code asks for the same, and for cub's workspace, which is in no dry run.
+    """
+    places = torch.zeros(2, 5, dtype=torch.bool)
+    places[0, 1:4] = True
+    trace = eb.dry_run(Merging, eb.Setup(), batch=(places,))
+    brief = [(a.operation, a.bytes) for a in trace.allocations if a.death == a.birth]
+    assert ("masked_scatter", 8 * 2 * 5 * 32) in brief and ("masked_scatter", 2 * 5 * 32) in brief
+    assert [a.bytes for a in trace.allocations if a.operation == "nonzero"] == [3 * 32 * 3 * 8]

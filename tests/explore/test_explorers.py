@@ -19,6 +19,8 @@ EXPLORERS = {
     "states": explore.states,
     "parameters": explore.parameters,
     "formats": explore.formats,
+    "low_precision": explore.low_precision,
+    "compiled": explore.compiled,
     "block": explore.block,
     "attention": explore.attention,
     "linear_attention": explore.linear_attention,

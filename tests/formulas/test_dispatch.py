@@ -96,7 +96,9 @@ def low_latency(tokens, width, experts):
 
 @pytest.mark.parametrize("tokens, width, experts", [(128, 7168, 256), (1, 4096, 8), (64, 128, 16), (3, 192, 5)])
 def test_the_buffer_for_generation(tokens, width, experts):
-    model = DEEPSEEK.replace(width=width, experts=experts, experts_per_token=min(8, experts))
+    model = DEEPSEEK.replace(
+        width=width, experts=experts, experts_per_token=min(8, experts), expert_groups=1, groups_per_token=1
+    )
     assert eb.formula("deepep.low_latency").at(model, eb.Setup(batch=tokens, sequence=1)) == low_latency(
         tokens, width, experts
     )

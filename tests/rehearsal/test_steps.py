@@ -62,6 +62,27 @@ def test_matrices_and_sequences_divided_ask_for_what_formula_and_dry_run_say(her
     assert {name: size - HOPPER for name, size in found.phases.items()} == counted.phases
 
 
+@pytest.mark.parametrize(
+    ("gpus", "routing", "changes"),
+    [
+        (2, 1.0, {}),
+        (4, 2.0, {"sharding": "zero1"}),
+        (4, 0.5, {"sharding": "zero3", "precision": "bf16-mixed", "checkpointing": "full"}),
+    ],
+)
+def test_divided_experts_ask_for_what_formula_and_dry_run_say(here, gpus, routing, changes):
+    """Of rows that are large beside what the kernels take for themselves."""
+    model = eb.model("mixtral-8x7b", code="reference").replace(
+        layers=2, width=256, heads=4, kv_heads=2, head_width=64, vocabulary=1008, expert_width=512
+    )
+    setup = SETUP.replace(
+        sequence=512, gpus=gpus, mesh=eb.Mesh(expert=2, routing=routing), **{"precision": "bf16"} | changes
+    )
+    found, counted = rehearse(model, setup), eb.dry_run(model, setup)
+    assert found.requested - HOPPER == counted.peak == eb.budget(model, setup).peak
+    assert {name: size - HOPPER for name, size in found.phases.items()} == counted.phases
+
+
 @pytest.mark.parametrize("changes", [{"gpus": 2}, {"gpus": 4, "sharding": "zero3", "precision": "bf16-mixed"}])
 def test_a_mixture_whose_experts_are_each_divided_asks_for_what_formula_and_dry_run_say(here, changes):
     model = eb.model("mixtral-8x7b", code="reference").replace(

@@ -144,7 +144,7 @@ def _of_many():
         "bubble_zero": 7 / 96, "boundary": 2 * T * H, "received": 64 * 2 * T * H,
         # Of 65,536 tokens q and the result, k and v; a sum a row and head; the random state.
         "ring": 16, "ring_kept": 2**16 * (2 * 2 * 4096 + 2 * 2 * 1024 + 4 * 32) + 24,
-        "experts_each": 2 * 32 * 3 * 14_336 * 4096, "experts_rest": 2 * (46_702_792_704 - 8 * 32 * 3 * 14_336 * 4096),
+        "experts_worst": 4, "experts_each": 2 * 32 * 3 * 14_336 * 4096, "experts_rest": 2 * (46_702_792_704 - 8 * 32 * 3 * 14_336 * 4096),
         "cluster": 64, "cluster_states": LARGE // 4,
         "mixtral": 46_702_792_704, "mixtral_active": 12_879_925_248, "mixtral_weights": 2 * 46_702_792_704,
         "rounded_peak": ROUNDED, "rounding": ROUNDED - peak(), "context": GPU.memory - USABLE - sum(

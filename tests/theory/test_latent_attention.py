@@ -13,7 +13,9 @@ RECORD = Path(__file__).resolve().parents[2] / "labs" / "records" / "scripts" / 
 CLUSTER = eb.Setup(batch=1, sequence=4096, precision="bf16", gpus=256, sharding="zero3", checkpointing="full")
 
 
-@pytest.mark.parametrize("name, layers", [("deepseek-v3", 5), ("kimi-k2", 3), ("glm-4.5", 4), ("qwen3-30b-a3b", 2)])
+@pytest.mark.parametrize(
+    "name, layers", [("deepseek-v3", 5), ("kimi-k2", 3), ("glm-4.5", 4), ("qwen3-30b-a3b", 2), ("llama-4-scout", 4)]
+)
 def test_published_dimensions_agree(name, layers):
     pytest.importorskip("transformers")
     model = eb.model(name).replace(layers=layers)
@@ -92,6 +94,7 @@ RUNS = {
     "glm4_moe": ("glm-4.5", SHARED, -8),
     "deepseek_v3": ("deepseek-v3", LATENT, 2048 * 16 * 128 * 2 + 16),
     "qwen3_moe": ("qwen3-30b-a3b", MIXTURE, -8 - DIVIDED),
+    "llama4_text": ("llama-4-scout", SMALL | {"expert_width": 2816, "experts": 4}, -8),
 }
 
 

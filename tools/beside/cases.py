@@ -187,6 +187,7 @@ def cases(kernels: list) -> list[dict]:
             case("linear", f"{kind} {how}", "linear_attention", f"{kind} {how} 512 1000 4096")
             for how in ("torch", "fla")
         ]
+    made.append(case("linear", "kimi_linear fla", "decoder", f"kimi_linear 4 512 bf16,sdpa {LATER['kimi_linear']}"))
     made += [case("times", name, "decoder", words, how="alone") for name, words in TIMES.items()]
     for number, one in enumerate(made):
         if one["script"] == "fsdp2" or one["group"] == "gathered":  # a process of torchrun's, alone

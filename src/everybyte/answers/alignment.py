@@ -48,8 +48,8 @@ class Rollout:
     Attributes:
         sequences: how many are in its cache at once: prompts times samples of each. context: tokens of each, prompt and answer.
         weights: a `copy` of the policy's, as an inference engine has, or the trainer's own, `shared`.
-        tensor_parallel: GPUs that divide one copy: matrices and tables by rows or columns, and the cache by heads, not
-            norms. Where key and value heads are fewer, or one latent is cached for all heads, several hold the same of the cache.
+        tensor_parallel: GPUs that divide one copy: matrices and tables by rows or columns, each expert's too, and the cache by
+            heads, not norms, routers and what compresses to a latent. Where key and value heads are fewer, or one latent is cached for all heads, several hold the same of the cache.
         asleep: whether weights and cache are freed while the policy learns. level: of that sleep, as vLLM's: 1 keeps the
             weights in the host's memory, 2 drops them. (trl 1.16 has 2: the next thing is new weights.)
         engine: an `Engine` that decides on the GPU how much its cache is, and what it takes beside: then `sequences` are to fit

@@ -39,6 +39,8 @@ PADDED = 64
 OUTSIDE = (round(0.13 * 2**30), round(0.55 * 2**30))
 #: Tokens that a block is a multiple of, where it grows to hold a state. Source: vLLM 0.10.2, `model_executor/models/config.py`.
 ALIGNED = 16
+#: Ends of the names of weights that are whole on each GPU, beside norms and routers: what compresses to a latent is.
+_WHOLE = ("out.bias", "down.bias", "query_down.weight", "latent_down.weight")
 #: A group has the most layers of a kind, not the least, where these are fewer than so many times those.
 ALIKE = Fraction(5, 4)
 
@@ -156,14 +158,14 @@ class Engine:
         return -(-model.kv_heads // self.tensor_parallel)
 
     def numbers(self, model: Model) -> int:
-        """Weights on each GPU: matrices and tables divided by rows or columns, norms whole, heads as `heads`.
+        """Weights on each GPU: matrices and tables divided by rows or columns, each expert's too; norms and routers whole; heads as `heads`.
 
-        Source: vLLM, `model_executor/layers/linear.py`, `QKVParallelLinear`.
+        Source: vLLM, `model_executor/layers/linear.py`, `QKVParallelLinear`; `models/deepseek_v2.py`, `ReplicatedLinear`.
         """
 
         def share(weight):
             name, rows = weight.name, weight.shape[0]
-            if "norm" in name or name.endswith(("out.bias", "down.bias", "query_down.weight", "latent_down.weight")):
+            if "norm" in name or name.endswith(_WHOLE) or name.startswith("mlp.router."):
                 return weight.numbers
             if name.startswith(("attention.k.", "attention.v.")):
                 return weight.numbers // model.kv_heads * self.heads(model)

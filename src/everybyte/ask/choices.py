@@ -192,6 +192,10 @@ OWNED: Mapping[str, Any] = MappingProxyType(
 MOST_RANK = 2**14
 #: Optimizers of torchao and GaLore whose states chapter 24 adds up, and whose steps nothing here runs.
 SUMMED = ("adamw4bit", "adamwfp8", "galore")
+#: Ways of sharing that nothing here runs -> why.
+UNSHARED = MappingProxyType(
+    {"fsdp1": "`FullyShardedDataParallel` holds each unit's weights, and their gradients, in one flat tensor"}
+)
 #: Products in 8 and 4 bits: what a layer saves is summed in chapter 27; a step is not derived.
 LOW = ("fp8", "float8", "mxfp8", "mxfp4", "nvfp4")
 #: Optimizers of the libraries in `LIBRARIES`.

@@ -64,6 +64,7 @@ class Mesh:
             ring (`all-to-all`), as PyTorch's; or each GPU has all tokens of some heads (`ulysses`), as DeepSpeed's.
         routing: with `expert` only: rows that come to a GPU's experts, over those that it sends: 1 where routers are balanced,
             a capacity factor, or at most `worst_routing`, where every token of every GPU visits all it can of this one's experts.
+            `Router.routing` has each GPU's.
 
     Raises:
         ValueError: naming the field, the value and what is allowed.

@@ -21,6 +21,7 @@ from .choices import (
     OPTIMIZERS,
     OWNED,
     SUMMED,
+    UNSHARED,
 )
 from .mesh import Mesh, Part
 
@@ -269,6 +270,11 @@ class Setup:
         if isinstance(self.optimizer, str) and self.optimizer in SUMMED:
             raise ValueError(
                 f"Setup.optimizer: {self.optimizer!r} is not derived: chapter 24 sums its states; allowed: {', '.join(OPTIMIZERS)}; "
+                "everybyte rehearse runs a script with it"
+            )
+        if isinstance(self.sharding, str) and self.sharding in UNSHARED:
+            raise ValueError(
+                f"Setup.sharding: {self.sharding!r} is not derived: {UNSHARED[self.sharding]}; allowed: {', '.join(CHOICES['sharding'])}; "
                 "everybyte rehearse runs a script with it"
             )
         checks.one_of("Setup", "optimizer", self.optimizer, CHOICES["optimizer"])

@@ -13,6 +13,7 @@ ORDERS = {
     "gpt_neox": ("norm1", "norm2", "attention", "mlp"),
     "deepseek_v3": ("attention", "mlp", "norm"),
     "qwen3_moe": ("attention", "mlp", "norm"),
+    "llama4_text": ("attention", "mlp", "norm"),
     "glm4_moe": ("attention", "mlp", "norm"),
     "opt": ("attention.k", "attention.v", "attention.q", "attention.out", "norm1", "mlp", "norm2"),
 }

@@ -30,6 +30,10 @@ _PATIENCE = 4
 _KINDS = 6
 
 
+#: Which of a range's multiples are taken where few stand close to its start.
+_SPREAD = (3, 1, 7, 0, 15, 2, 31)
+
+
 class Irregular(Exception):
     """`kind` differs at every number; two such numbers."""
 
@@ -66,8 +70,10 @@ class Range:
             if value in self and value not in found:
                 found.append(value)
             value += 1 if value < self.low + 64 else 37
-        if not found and (first := self.first(self.low)) is not None:
-            found = [first]
+        if len(found) < count and self.by > 1 and self.multiples:
+            members = range(-(-self.low // self.by) * self.by, self.high + 1, self.by)
+            further = (members[i] for i in _SPREAD if i < len(members))
+            found += [v for v in further if v not in found][: count - len(found)]
         return found
 
 

@@ -428,6 +428,8 @@ class _Solving:
         used = {key[1:] for key in self.seen} | {tuple(point) for _, *point in self.checked}
         batch, sequence, *others = case.ranges.values()
         b, s = batch.some([6, 11, 13], 3), sequence.some([321, 80, 176, 45], 4)
+        if sequence.by > 64 and (long := sequence.last(2304)):  # of chunks many tell most
+            s.insert(0, long)
         rest = [r.some([n for n in (171, 208, 140, 330, 98, 77, 160, 23) if n in r], 3) for r in others]
         points = [(x, y) for y in s for x in b]
         if rest:  # each time other sizes of all

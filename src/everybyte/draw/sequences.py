@@ -5,8 +5,9 @@ from typing import Any
 from matplotlib.figure import Figure
 from matplotlib.patches import FancyArrowPatch
 
+from .. import units
 from ..common import checks
-from .figures import canvas, words
+from .figures import canvas, card, words
 from .palette import CARD, INK, MUTED, ink_on
 from .schematics import _SHADES, _box, _drawn
 
@@ -63,11 +64,11 @@ def swap(parts: int = 4, title: str = "Heads for tokens, and back") -> Figure:
             for i in range(parts):
                 x, y = (i, g) if by_tokens else (g, i)
                 _box(ax, left + x * each, -(y + 1) * each, each, each, facecolor=_SHADES[g], linewidth=0.3)
-            x, y = (parts / 2, g + 0.5) if by_tokens else (g + 0.5, parts / 2)
+            middle, down = (parts / 2, g + 0.5) if by_tokens else (g + 0.5, parts / 2)
             words(
                 ax,
-                left + x * each,
-                -y * each,
+                left + middle * each,
+                -down * each,
                 f"GPU {g}",
                 9,
                 color=INK,
@@ -77,9 +78,9 @@ def swap(parts: int = 4, title: str = "Heads for tokens, and back") -> Figure:
         words(ax, left - 0.18, -_WIDE / 2, "tokens", 9, color=MUTED, rotation=90)
         words(ax, left + _WIDE / 2, -_WIDE - 0.3, below, 10)
         if place < 2:
-            x, what = left + _WIDE, ("Q, K, V", "result")[place]
-            ax.add_patch(FancyArrowPatch((x + 0.25, -_WIDE / 2), (x + _BETWEEN - 0.45, -_WIDE / 2), **arrow))
-            words(ax, x + _BETWEEN / 2 - 0.1, -_WIDE / 2 + 0.3, what, 10)
+            end, what = left + _WIDE, ("Q, K, V", "result")[place]
+            ax.add_patch(FancyArrowPatch((end + 0.25, -_WIDE / 2), (end + _BETWEEN - 0.45, -_WIDE / 2), **arrow))
+            words(ax, end + _BETWEEN / 2 - 0.1, -_WIDE / 2 + 0.3, what, 10)
             words(ax, x + _BETWEEN / 2 - 0.1, -_WIDE / 2 - 0.32, "all-to-all", 9, color=MUTED)
     words(ax, 1.5 * _WIDE + _BETWEEN, 0.62, "attention", 11)
     alt = (
@@ -101,8 +102,6 @@ def switches(
     Raises:
         ValueError: without amounts, or one below 1 byte.
     """
-    from .. import units
-
     for name, size in amounts.items():
         checks.whole("switches", f"amounts[{name!r}]", size, 1, 2**60)
     if not amounts:
@@ -113,8 +112,9 @@ def switches(
         words(ax, size * 1.08, y, units.text(size), 9.5, ha="left")
     for name, size in (limits or {}).items():
         ax.axvline(size, color=INK, linestyle="--", linewidth=1)
-        words(ax, size, -0.75, name, 9, color=MUTED)
-    low, high = min(amounts.values()) / 2, max(amounts.values()) * 4
+        words(ax, size, -0.75, name, 9, color=MUTED, bbox=card())
+    sizes = [*amounts.values(), *(limits or {}).values()]
+    low, high = min(sizes) / 2, max(sizes) * 4
     ax.set(
         xscale="log",
         xlim=(low, high),

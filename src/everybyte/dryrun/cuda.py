@@ -9,6 +9,7 @@ which kernel attention takes, how dropout stores its mask, what autocast casts. 
 from collections.abc import Callable
 from contextlib import contextmanager, nullcontext
 from functools import cache
+from math import prod
 from types import FunctionType
 from unittest import mock
 
@@ -76,6 +77,14 @@ ANSWERS = {
     aten.log_sigmoid_forward.default: lambda x: (torch.empty_like(x), x.new_empty(0)),
     aten.log_sigmoid_backward.default: lambda grad, x, buffer: torch.empty_like(x),
 }
+
+
+def masked_scatter_backward(gradient, mask, sizes):
+    """The gradient of what is scattered, by the operations that it is made of (`native/TensorAdvancedIndexing.cpp`)."""
+    found = gradient.masked_select(mask)
+    if rest := prod(sizes) - found.numel():
+        found = torch.cat([found, gradient.new_zeros(rest)])
+    return found.view(sizes)
 
 
 def _grouped_flops(a, b, *_, **__):

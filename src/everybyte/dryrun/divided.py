@@ -1,6 +1,5 @@
 """The `Workload` of one GPU of a mesh, for the book's models."""
 
-import math
 from contextlib import nullcontext
 from functools import partial
 
@@ -11,7 +10,7 @@ from ..ask.schedules import stages_of
 from ..ask.setup import Setup
 from ..catalog import Model
 from ..reference.mesh.context import placed
-from ..reference.mesh.mixture import ParallelExperts
+from ..reference.mesh.mixture import told
 from ..reference.mesh.trainer import MeshTrainer, held
 from ..reference.step import random_batch
 from .workload import Workload, as_tuple
@@ -24,7 +23,7 @@ def workload(model: Model, setup: Setup, rank: int) -> Workload:
 
     def make():
         with _disable_current_modes() if piped else nullcontext(), torch.device("meta"):  # blocks of others come and go
-            return held(model, setup, place, told_mixture(model, setup))
+            return held(model, setup, place, told(model, setup))
 
     first = model.learned_positions - model.positions if model.family == "gpt" else 0
     batch = random_batch(model.vocabulary, setup, "meta")
@@ -56,19 +55,3 @@ def _ends(model, setup, place, first):
     if setup.mesh.context > 1:
         given.append(torch.arange(first, first + setup.sequence, device="meta"))
     return tuple(given)
-
-
-def told_mixture(model, setup):
-    """A class of divided mixtures that is told how many rows arrive."""
-    sent = setup.batch * setup.own_sequence * model.experts_per_token
-    received = math.ceil(setup.mesh.routing * sent)
-
-    class Told(ParallelExperts):
-        def splits(self, visitors, coming):
-            return _evenly(sent, self.gpus), _evenly(received, self.gpus)
-
-    return Told
-
-
-def _evenly(rows, gpus):
-    return [rows // gpus + (i < rows % gpus) for i in range(gpus)]

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
+from operator import getitem
 from unittest import mock
 
 import torch
@@ -91,7 +92,7 @@ def compiled(make: Callable[[], nn.Module], *inputs: Tensor, budget: float = 1.0
         places = {node: given[i] for i, node in enumerate(graph.graph.find_nodes(op="placeholder")) if i < len(given)}
         for node in out.args[0][1:]:  # the first is the module's output
             value, source = node.meta.get("val"), _source(node)
-            if isinstance(value, Tensor):
+            if isinstance(value, Tensor) and not _on_host(source):
                 name = places.get(source) or getattr(source.target, "__name__", str(source.target)).partition(".")[0]
                 kept.setdefault(
                     (source.name, value.storage_offset(), value.numel()), Saved(name, *_looks(value), value.nbytes)
@@ -154,6 +155,14 @@ def _attention(query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False
             "compiled.make: a module whose heads share keys in 32 bits, for which CUDA has no fused kernel"
         )
     return aten._scaled_dot_product_efficient_attention(query, key, value, None, True, dropout_p, is_causal)[0]
+
+
+def _on_host(node):
+    """Whether it is memory-efficient attention's random state, which CUDA has on the CPU."""
+    if node.target is not getitem:
+        return False
+    made, place = node.args
+    return made.target is aten._scaled_dot_product_efficient_attention.default and place > 1
 
 
 def _flops(node):

@@ -15,7 +15,7 @@ from torch.utils._pytree import tree_leaves
 
 from . import interrupts
 from .answers import answer
-from .cuda import ANSWERS, FLOPS, IN_THE_OPEN, ON_HOST, SCRATCH, refused
+from .cuda import ANSWERS, FLOPS, IN_THE_OPEN, ON_HOST, SCRATCH, masked_scatter_backward, refused
 from .values import Values
 
 aten = torch.ops.aten
@@ -230,11 +230,7 @@ class Tracker(TorchDispatchMode):
         elif any(hasattr(t, "__tensor_flatten__") for t in types if t not in self.asked):
             return NotImplemented  # a tensor made of others asks for what it needs by itself, and that is seen here
         if func in IN_THE_OPEN:
-            TorchDispatchMode.__enter__(self)
-            try:
-                return IN_THE_OPEN[func](*args, **kwargs)
-            finally:
-                TorchDispatchMode.__exit__(self, None, None, None)
+            return self._in_the_open(IN_THE_OPEN[func], args, kwargs)
         if self.phase == "backward" and not torch.is_grad_enabled():
             if func is aten.add.Tensor and not kwargs and _holders(args[0]) == self._sole:
                 # Where two gradients meet, autograd adds the second to the first in place if nobody else holds the first.
@@ -249,19 +245,8 @@ class Tracker(TorchDispatchMode):
             return None  # nothing is allocated, and a check of hundreds of shapes would cost more than the rest
         if func.name() in _COPIES:
             return None
-        if self.values and self.values.masks(func, args):
-            return self._indexed(func, types, args, kwargs)
-        if (
-            self.values
-            and func is aten.masked_select.default
-            and (count := self.values.count(args[1], args[0].shape)) is not None
-        ):
-            found = torch.empty(count, max(args[0].dim(), args[1].dim()), dtype=torch.int64, device="meta")
-            self._note(
-                aten.nonzero.default, (args[1],), found
-            )  # CUDA selects by indices too (`native/cuda/IndexKernel.cpp`)
-            self._note(func, args, out := args[0].new_empty(count))
-            return out
+        if self.values and (known := self._by_known_masks(func, types, args, kwargs)) is not None:
+            return known
         if func is aten._local_scalar_dense.default and args[0].is_meta and self._updates():
             return 0.0  # the scaler's count of infinite gradients, which is none; norms, of an optimizer
         if self.phase == "forward":
@@ -275,15 +260,33 @@ class Tracker(TorchDispatchMode):
         self._note(func, args, out)
         return out
 
-    def _indexed(self, func, types, args, kwargs):
-        """An operation with masks for indices: CUDA makes the indices of what they find first, and holds them as long as it runs."""
+    def _in_the_open(self, run, args, kwargs):
+        TorchDispatchMode.__enter__(self)
+        try:
+            return run(*args, **kwargs)
+        finally:
+            TorchDispatchMode.__exit__(self, None, None, None)
+
+    def _by_known_masks(self, func, types, args, kwargs):
+        """What an operation returns that CUDA runs by the indices of what a mask finds; None for any other, or where it is not known.
+
+        The indices are made first, and held as long as it runs.
+        """
+        if func is aten.masked_scatter_backward.default and self.values.of(args[1]) is not None:
+            return self._in_the_open(masked_scatter_backward, args, kwargs)
+        if func is aten.masked_select.default and (count := self.values.count(args[1], args[0].shape)) is not None:
+            found = torch.empty(count, max(args[0].dim(), args[1].dim()), dtype=torch.int64, device="meta")
+            self._note(aten.nonzero.default, (args[1],), found)
+            self._note(func, args, out := args[0].new_empty(count))
+            return out
+        if not self.values.masks(func, args):
+            return None
         indices = []
         for one in args[1]:
             if one is None or one.dtype is not torch.bool:
                 indices.append(one)
-                continue
-            found = self.__torch_dispatch__(aten.nonzero.default, types, (one,))
-            indices += found.unbind(1)
+            else:
+                indices += self.__torch_dispatch__(aten.nonzero.default, types, (one,)).unbind(1)
         return self.__torch_dispatch__(func, types, (args[0], indices, *args[2:]), kwargs)
 
     def _answered(self, func, args, kwargs):

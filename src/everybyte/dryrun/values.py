@@ -62,11 +62,16 @@ class Values:
         self._kept[address] = flat
         return None
 
+    def _number(self, tensor):
+        values = self.of(tensor)
+        assert values is not None  # of what is asked for here, the numbers are known
+        return values.item()
+
     def made(self, args, kwargs) -> Tensor:
         """What `torch.tensor` makes: on device meta it drops the numbers that it is given."""
         out, known = torch.tensor(*args, **kwargs), [self.of(t) for t in tree_leaves(args) if isinstance(t, Tensor)]
         if out.is_meta and _plain(out) and all(one is not None for one in known):
-            numbers = tree_map(lambda leaf: self.of(leaf).item() if isinstance(leaf, Tensor) else leaf, args)
+            numbers = tree_map(lambda leaf: self._number(leaf) if isinstance(leaf, Tensor) else leaf, args)
             self.tell(out, torch.tensor(*numbers, **{**kwargs, "device": "cpu"}))
         return out
 
@@ -85,7 +90,7 @@ class Values:
             self._changed(func, args)
             return answer(func, args, kwargs)
         if func is aten._local_scalar_dense.default:
-            return known[id(args[0])].item()
+            return self._number(args[0])
         if func is aten._to_copy.default and kwargs.get("device") == torch.device("cpu"):
             return func(known[id(args[0])], **kwargs)
         return self._both(func, args, kwargs, known, answer)

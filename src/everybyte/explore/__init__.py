@@ -3,7 +3,7 @@
 from .bars import allocator, diffusion, experts, optimizers, parameters, patches, ring, states, tensor, zero
 from .colocated import colocated
 from .controls import Choice, Slider, reset, shared, steps
-from .curves import attention, formats, linear_attention, loss, low_precision, offloading
+from .curves import attention, compiled, formats, linear_attention, loss, low_precision, offloading
 from .explorer import Explorer
 from .layouts import combining, pipelines
 from .model import model
@@ -14,8 +14,8 @@ from .step import block, checkpointing, step
 
 __all__ = [
     "Choice", "Explorer", "Lines", "Ranges", "Slider", "Stack", "adapters", "allocations", "allocator", "attention",
-    "batches", "block", "checkpointing", "colocated", "combining", "diffusion", "epochs", "experts", "formats", "linear_attention",
-    "loss", "low_precision", "memory_map", "model", "offloading", "optimizers", "parameters", "patches", "pipelines",
-    "planning", "played", "precision", "reset", "ring", "serving", "sharding", "shared", "states", "step", "steps",
-    "tensor", "upload", "zero",
+    "batches", "block", "checkpointing", "colocated", "combining", "compiled", "diffusion", "epochs", "experts",
+    "formats", "linear_attention", "loss", "low_precision", "memory_map", "model", "offloading", "optimizers",
+    "parameters", "patches", "pipelines", "planning", "played", "precision", "reset", "ring", "serving", "sharding",
+    "shared", "states", "step", "steps", "tensor", "upload", "zero",
 ]  # fmt: skip

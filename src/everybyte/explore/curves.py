@@ -9,7 +9,8 @@ from ..common import checks
 from ..formulas import SYMBOLS, Formula, bindings, formula
 from ..formulas.formats import FLOATS
 from ..formulas.quantized import saved
-from ..formulas.symbols import A, B, D, F, H, L, S, mu, sigma
+from ..formulas.symbols import A, B, D, F, H, L, S, c, mu, sigma
+from ..rules.formulas import COMPILED_LLAMA, refused
 from .beside import said
 from .controls import OF_STATES, Choice, Slider, a_gpt, asked, decided, gpus_label, opens, powers, shared, steps
 from .explorer import Explorer, told
@@ -84,7 +85,7 @@ def linear_attention(setup: Setup | None = None) -> Explorer:
     controls = [
         Slider("heads", "heads", 1, _HEADS, 32),
         Choice("width", "width of a head", widths, "128 wide", kind="slider"),
-        steps("chunk", "tokens in a chunk", powers(4, 8), 64),
+        steps("chunk", "chunk", powers(4, 8), 64, said="{} tokens in a chunk".format),
         *asked(setup, "batch"),
         steps("sequence", "sequence (tokens)", powers(9, 17), 4096),
     ]
@@ -172,6 +173,19 @@ def low_precision() -> Explorer:
     )
     picture = Lines("sequence", "tokens in each sequence", powers(7, 17), curves, log=True)
     return told("low_precision", controls, picture)
+
+
+def compiled() -> Explorer:
+    """Chapter 28: what one Llama block saves in bf16, over the sequence: as the book writes it, compiled, and checkpointed."""
+    llamas = {n: m for n, m in models("reference").items() if not refused(COMPILED_LLAMA, m)}
+    controls = [
+        Choice("model", "model", {name: bindings(m, None) for name, m in llamas.items()}, "llama-3.1-8b"),
+        *asked(None, "batch", "sequence"),
+    ]
+    block = formula("compiled.llama_block").expr
+    curves = _curves("compiled", block + c * B * S * F, block, c * B * S * H)
+    picture = Lines("sequence", "tokens in each sequence", None, curves)
+    return told("compiled", controls, picture, base=decided(None, Setup(precision="bf16"), "compute_bytes", "half"))
 
 
 def formats() -> Explorer:

@@ -2,6 +2,7 @@
 
 from . import (  # noqa: F401  each fills the registry
     adapters,
+    compiled,
     compute,
     context,
     diffusion,

@@ -12,7 +12,12 @@ from .symbols import SYMBOLS, E, E_t, H, L, L_m, N, T, latent, norm_bias
 def lettered(**fixed):
     """A stand-in for a `Model` whose fields are symbols, for `catalog.weights`. `fixed`: fields with other values."""
     fields = {name: entry.symbol for name, entry in SYMBOLS.items() if entry.needs == "model"}
-    fields |= {"has_positions": Min(N, 1), "has_types": Min(T, 1), "has_experts": Integer(1), "has_shared": Integer(1)}
+    fields |= {
+        "has_positions": Min(N, 1),
+        "has_types": Min(T, 1),
+        "has_experts": Integer(1),
+        "has_shared": Min(SYMBOLS["shared_experts"].symbol, 1),
+    }
     return SimpleNamespace(**fields | fixed)
 
 

@@ -159,9 +159,9 @@ def check_request(model, setup, *, warm_up=2, steps=5, points=0, tf32=False, lim
         raise ValueError(unlike)
     if not alone:
         setup.check_undivided("measure")
-    elif len(setup.mesh.divided) > 1 or {"pipeline", "expert"} & set(setup.mesh.divided):
+    elif len(setup.mesh.divided) > 1 or "pipeline" in setup.mesh.divided:
         raise ValueError(
-            f"rehearse.setup: mesh {setup.mesh} is not rehearsed; allowed: tensor or context alone, or none"
+            f"rehearse.setup: mesh {setup.mesh} is not rehearsed; allowed: tensor, context or expert alone, or none"
         )
     setup = setup.of(model.own)
     setup.check_model(model)

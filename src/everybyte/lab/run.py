@@ -14,6 +14,7 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 import torch
@@ -245,8 +246,14 @@ class _Session:
     def module(self):
         """The model on the device, the same at every call."""
         torch.manual_seed(self.recipe.seed if self.recipe else 0)
+        make = built
+        if self.setup.mesh.expert > 1:  # rank 0 alone; PyTorch's pipelines make a tensor where they are imported
+            from ..reference.mesh.mixture import told
+            from ..reference.mesh.trainer import held
+
+            make = partial(held, mixture=told(self.model, self.setup))
         with torch.device(self.meter.device):
-            module = built(self.model, self.setup)
+            module = make(self.model, self.setup)
             return module.initialize() if isinstance(module, GPT) else module
 
     def pretrained(self):
@@ -270,7 +277,7 @@ class _Session:
             module.load_state_dict(learned)
         module = with_adapters(module, self.setup)
         kind = trainer_of
-        if self.setup.mesh.context > 1:
+        if self.setup.mesh.context > 1 or self.setup.mesh.expert > 1:
             from ..reference.mesh.trainer import MeshTrainer as kind  # with PyTorch's pipelines
         with as_it_is(module, self.setup):
             self.trainer = Learner(module, self.setup, self.recipe) if self.recipe else kind(module, self.setup)

@@ -107,6 +107,7 @@ class Record:
         stated: the number as printed, with its unit; "" for `fits` and `dies`. quantity: one of `QUANTITIES`.
         fidelity: one of `FIDELITIES`. differs: what our run says otherwise. cause: why the prediction parts, as far as shown.
         run: what predicts it. less: a run whose prediction is taken off, for a published difference.
+        estimated: another estimator -> what its makers publish that it says of the same run, as `stated` is.
     """
 
     id: str
@@ -120,6 +121,7 @@ class Record:
     differs: str = ""
     cause: str = ""
     less: Run | None = None
+    estimated: Mapping = field(default_factory=dict)
 
     def __post_init__(self):
         who = f"record {self.id}"
@@ -131,9 +133,10 @@ class Record:
             )
         if (self.quantity in ("fits", "dies")) == bool(self.stated):
             raise ValueError(f"{who}.stated: {self.stated!r}; allowed: a number, or none where it fits or dies")
-        match = _STATED.fullmatch(self.stated)
-        if self.stated and (match is None or match[3] not in units.UNITS):
-            raise ValueError(f"{who}.stated: {self.stated!r}; allowed: such as '82.4 GiB'")
+        for name, said in {"stated": self.stated, **self.estimated}.items():
+            match = _STATED.fullmatch(said)
+            if said and (match is None or match[3] not in units.UNITS):
+                raise ValueError(f"{who}.{name}: {said!r}; allowed: such as '82.4 GiB'")
 
     @property
     def bytes(self) -> float:

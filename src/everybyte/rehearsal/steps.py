@@ -31,8 +31,8 @@ def rehearse(
 ) -> Rehearsal:
     """Rehearse one steady training step: the reference step on PyTorch's CUDA build, on a pretended GPU.
 
-    With several GPUs it is rank 0 alone: all of its tensors exist, and its collectives move nothing. A mesh may have a tensor or a
-    context dimension.
+    With several GPUs it is rank 0 alone: all of its tensors exist, and its collectives move nothing. A mesh may have a tensor, a
+    context or an expert dimension; how many rows come to its experts, `Mesh.routing` says.
 
     Args:
         gpu: a name of the catalog, whose memory, capability and multiprocessors are pretended.

@@ -87,6 +87,15 @@ LLAMA = (
     only("checkpointing", "none", instead=BUDGET),
     _grouped("in fp32", "as many as heads", BUDGET),
 )
+#: Of compiled blocks.
+_COMPILED = (
+    only("attention", "flash"),
+    only("dropout", 0.0),
+    only("checkpointing", "none"),
+    Rule("Model.head_width", lambda s, m: m.head_width % 8, OF_MODEL, "multiples of 8"),
+)
+COMPILED_GPT = (only("precision", "fp32", "bf16", "bf16-master"), *_COMPILED, *GPT)
+COMPILED_LLAMA = (only("precision", "bf16", "bf16-master"), *_COMPILED, *BOOK, *LLAMA)
 #: Of latent attention as Hugging Face's code computes it, with a kernel and no cast.
 LATENT = (
     only("Model.latent", True, why=OF_MODEL, instead=BUDGET),

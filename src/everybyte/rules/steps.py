@@ -26,7 +26,8 @@ def _undivided(r, m):
     many = r.tensor_parallel
     if not m.latent and m.kv_heads % many and many % m.kv_heads:
         return "kv_heads"
-    return next((name for name in ("heads", "ffn_width", "vocabulary") if getattr(m, name) % many), None)
+    mlps = ("expert_width",) * (m.mixture_layers > 0) + ("ffn_width",) * (m.mixture_layers < m.layers)
+    return next((name for name in ("heads", *mlps, "vocabulary") if getattr(m, name) % many), None)
 
 
 #: In whose place stands a step that is `Trainer`'s own.
@@ -149,8 +150,8 @@ ROLLOUT = table(
     Rule("Rollout.context", lambda r, m: m.positions and r.context > m.positions,
          "is more than the {m.positions} positions of {m.name}", "1 to {m.positions}"),
     Rule("Rollout.tensor_parallel",
-         lambda r, m: r.tensor_parallel > 1 and (m.experts or m.learned_positions and m.has_positions),
-         "with {m.name} is not derived", "1, or a Llama without experts"),
+         lambda r, m: r.tensor_parallel > 1 and (m.experts and m.ffn_bias or m.learned_positions and m.has_positions),
+         "with {m.name} is not derived", "1, or a Llama, whose experts have no biases"),
     Rule("Rollout.tensor_parallel", _undivided,
          lambda r, m: f"does not divide {_undivided(r, m)} {getattr(m, _undivided(r, m))} of {m.name}", "a divisor"),
 )  # fmt: skip

@@ -2,9 +2,9 @@
 
 from .autograd import record, save, wants_gradient
 from .letters import over, up
-from .operations import cut, dropout, lowered, matmul, scale, softmax, transpose
-from .tape import BITS16, BOOL, FP32, INT64
-from .tensors import is_contiguous, new, reshaped, several, strides_like, transposed
+from .operations import contiguous, cut, dropout, lowered, matmul, scale, softmax, transpose
+from .tape import BITS16, BOOL, COMPLEX, FP32, INT64
+from .tensors import Tensor, is_contiguous, new, reshaped, several, strides_like, transposed
 
 #: The memory-efficient kernel takes masks whose rows are multiples of so many numbers.
 MASK_MULTIPLE = 16
@@ -39,6 +39,31 @@ def put(x, values, title):
         return [whole if node.edges[0] else None, part]
 
     record(x, title, run, [x, values])
+
+
+def as_complex(x, title):
+    """Pairs of numbers as complex ones, a view. Backward reads the gradient as it lies where it is contiguous, and else copies it."""
+    half = [over(stride, 2) for stride in x.strides[:-1]]
+    out = Tensor(x.shape[:-1], tuple(map(int, half)), x.storage, COMPLEX, x.base or x)
+    record(out, title, lambda node, grads: [_real(contiguous(grads[0], f"{title} gradient copied"))], [x])
+    return out
+
+
+def _real(x):
+    return Tensor((*x.shape, 2), (*(2 * stride for stride in x.strides), 1), x.storage, FP32, x.base or x)
+
+
+def as_real(x, title):
+    """Complex numbers as pairs, a view."""
+    out = _real(x)
+
+    def run(node, grads):
+        grad = contiguous(grads[0], f"{title} gradient copied")
+        strides = tuple(stride // 2 for stride in grad.strides[:-1])
+        return [Tensor(grad.shape[:-1], strides, grad.storage, COMPLEX, grad.base or grad)]
+
+    record(out, title, run, [x])
+    return out
 
 
 def repeat_heads(x, groups, title, dim=1):

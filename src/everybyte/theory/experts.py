@@ -1,7 +1,7 @@
 """What a mixture's operations make, save and free: rows that are chosen, gathered, multiplied in groups, and sent."""
 
 from .autograd import record, save, wants_gradient
-from .operations import wider
+from .operations import lowered, lowered_weight, wider
 from .tape import BITS16, FP32, INT64
 from .tensors import new, several, transposed, view
 
@@ -112,6 +112,51 @@ def grouped(rows, turned, ends, title):
         return [multiplied(f"{title} input gradient", (count, inputs)) if node.edges[0] else None, second]
 
     record(out, title, run, [rows, turned], saved)
+    return out
+
+
+def repeated(x, times, title):
+    """Rows again and again; their gradients are added."""
+    before = x.shape
+    out = new(x.tape, title, (times * before[0], *before[1:]), x.type)
+    record(out, title, lambda node, grads: [new(grads[0].tape, f"{title} backward", before, grads[0].type)], [x])
+    return out
+
+
+def scattered(x, index, source, title):
+    """Numbers, or one, put into rows of a new tensor, in place. Its gradient is gathered from theirs."""
+    if isinstance(source, int):
+        return x
+    saved, shape = save(x.tape, [source], index), source.shape
+
+    def run(node, grads, *_):
+        return [new(grads[0].tape, f"{title} backward", shape, grads[0].type)]
+
+    record(x, title, run, [source], saved)
+    return x
+
+
+def batched(rows, weight, title):
+    """Each expert's rows (E, T, I) times its matrix. The catalog says matrices as (E, O, I). Source: `bmm` in derivatives.yaml."""
+    tape = rows.tape
+    weight = lowered_weight(weight, f"{title} weight cast")
+    rows = lowered(rows, f"{title} input cast")
+    (experts, count, inputs), outputs, kind = rows.shape, weight.shape[1], rows.type
+    to_rows, to_weight = wants_gradient(tape, rows), wants_gradient(tape, weight)
+    saved, whole = save(tape, [rows, weight], *[rows] * to_weight, *[weight] * to_rows), weight.shape
+
+    def multiplied(title, shape):
+        out = new(tape, title, shape, kind)
+        tape.multiplied(experts, count, inputs, outputs)
+        return out
+
+    out = tape.kernel("aten.bmm", lambda: multiplied(title, (experts, count, outputs)))
+
+    def run(node, grads, *_):
+        second = multiplied(f"{title} weight gradient", whole) if node.edges[1] else None
+        return [multiplied(f"{title} input gradient", (experts, count, inputs)) if node.edges[0] else None, second]
+
+    record(out, title, run, [rows, weight], saved)
     return out
 
 

@@ -70,6 +70,8 @@ def check(model, static=False) -> None:
         raise ValueError(
             f"Model.head_width: {model.head_width} of {model.name} is padded by the kernel of attention; allowed: multiples of 8 up to 256"
         )
+    if model.chunked:
+        raise ValueError(f"Model.chunked: True of {model.name}, whose cache of chunks is not derived; allowed: False")
     if static and kind == "opt":
         raise ValueError(
             f"Model.name: {model.name} with a static cache: Hugging Face's OPT reads from it how long it is, which a dry run cannot; "

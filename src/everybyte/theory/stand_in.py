@@ -11,7 +11,7 @@ from types import ModuleType
 from . import attention, autograd, experts, functions, losses
 from . import operations as op
 from .letters import over, product
-from .tape import BOOL, FP32, INT32, INT64, Storage
+from .tape import BOOL, COMPLEX, FP32, INT32, INT64, Storage
 from .tensors import Tensor, contiguous_strides, new, several, view
 from .unknown import Unknown, saving
 
@@ -276,7 +276,18 @@ class Methods:
         if not isinstance(index, Tensor):
             attention.put(x, values, _title(x.tape, "setitem"))
 
-    index_copy_ = scatter_ = lambda x, *given: x  # these too
+    index_copy_ = fill_ = lambda x, *given: x  # in place: nothing is taken
+    scatter_ = _titled("scatter_", lambda x, dim, index, source, title: experts.scattered(x, index, source, title))
+    repeat = _titled("repeat", lambda x, times, one, title: experts.repeated(x, times, title))
+    bmm = _titled("bmm", experts.batched)
+    view_as_complex, view_as_real = (
+        _titled("view_as_complex", attention.as_complex),
+        _titled("view_as_real", attention.as_real),
+    )
+    full_like = _titled("full_like", lambda x, value, title: op.like(title, x))
+    ones_like, polar = _gradless("ones_like"), _gradless("polar", lambda x, angle: x.shape, COMPLEX)
+    floor, log1p, eq = _gradless("floor"), _gradless("log1p"), _compared("eq")
+    flatten = _titled("flatten", lambda x, start, title: _reshape(x, *x.shape[:start], product(x.shape[start:]), title))
 
     def add_(x, y):
         return experts.increased(x, y, _title(x.tape, "add_")) if isinstance(y, Tensor) else x
@@ -570,7 +581,7 @@ nn = _module(
 #: It fills a tensor that is there.
 distributed = _module("torch.distributed", all_to_all_single=lambda out, x, group: None)
 torch = _module(
-    "torch", nn=nn, distributed=distributed, autograd=_module("torch.autograd", Function=functions.Function), float32=FP32, int32=INT32, bool=BOOL, arange=arange, cat=cat, empty=Later, no_grad=no_grad,
+    "torch", nn=nn, distributed=distributed, autograd=_module("torch.autograd", Function=functions.Function), float32=FP32, int32=INT32, int64=INT64, bool=BOOL, arange=arange, cat=cat, empty=Later, no_grad=no_grad,
     ones=_filled("ones"), zeros=_filled("zeros"), tensor=tensor, where=where, tril=lambda x: Mask(),
 )  # fmt: skip
 #: What stands for each of PyTorch's modules.

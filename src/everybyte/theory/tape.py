@@ -21,6 +21,7 @@ class Type(NamedTuple):
 
 
 FP32, INT64, BOOL, INT32 = Type("fp32", 4), Type("int64", 8), Type("bool", 1), Type("int32", 4)
+COMPLEX = Type("complex64", 8)
 BITS16 = ("bf16", "fp16")
 
 

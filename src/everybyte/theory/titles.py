@@ -151,6 +151,43 @@ TITLES: dict[str, dict[str, tuple]] = {
         "clamp": ("experts' gate clamped", "experts' up clamped"), "sigmoid": ("experts' sigmoid",), "add": ("experts' up and 1",),
         "mul": ("experts' gate scaled", "experts' inner", "experts' product"),
     },
+    "PlainNorm.forward": {"float": ("{}: fp32",), "type_as": ("{}: cast",), "mul": ("{}",)},
+    "PlainNorm.normed": {
+        "pow": ("{}: square",), "mean": ("{}: mean",), "add": ("{}: plus epsilon",), "rsqrt": ("{}: inverse root",), "mul": ("{}: normed",),
+    },
+    "WeightlessNorm.forward": {"float": ("{}: fp32",), "type_as": ("{}",)},
+    "WeightlessNorm.normed": {
+        "pow": ("{}: square",), "mean": ("{}: mean",), "add": ("{}: plus epsilon",), "rsqrt": ("{}: inverse root",), "mul": ("{}: normed",),
+    },
+    "ComplexRotary.forward": {"float": ("positions in fp32",), "mul": ("angles", "turns scaled"), "ones_like": ("ones",), "polar": ("turns",)},
+    "turn_complex": {
+        "float": ("q in fp32", "k in fp32"), "reshape": ("q in pairs", "k in pairs"), "view_as_complex": ("q pairs", "k pairs"),
+        "mul": ("q turned", "k turned"), "view_as_real": ("q turned", "k turned"), "flatten": ("q turned", "k turned"),
+        "type_as": ("q turned cast", "k turned cast"),
+    },
+    "Llama4Attention.forward": {
+        "view": ("q", "k", "v", "scales"), "arange": ("positions",), "add": ("positions shifted", "positions from 1", "scales"),
+        "float": ("positions in fp32",), "div": ("periods",), "floor": ("whole periods",), "log1p": ("logarithms",), "mul": ("logarithms scaled", "q scaled"),
+        "expand": ("scales",), "to": ("q cast",),
+    },
+    "Llama4Block.forward": {"add": ("residual 1", "residual 2"), "view": ("experts",)},
+    "Everybody.forward": {
+        "reshape": ("tokens", "scores of each expert", "experts' results"), "repeat": ("tokens for each expert",), "mul": ("tokens weighted",),
+        "sum": ("experts added",), "add_": ("experts with the shared one",),
+    },
+    "Everybody.route": {
+        "topk": ("largest",), "full_like": ("minus infinity",), "scatter_": ("largest in place",), "float": ("scores in fp32",),
+        "sigmoid": ("router's sigmoid",), "to": ("scores cast",),
+    },
+    "Everybody.visit": {
+        "view": ("experts' tokens", "experts' results"), "bmm": ("experts' gate and up", "experts' down"),
+        "chunk": ("experts' gate and up gradient",), "mul": ("experts' product",),
+    },
+    "Chunk.mask": {"zeros": ("tokens of padding",)},
+    "chunked": {
+        "new_ones": ("true",), "index": ("padding of keys", "padding of queries"), "sub": ("keys after padding", "queries after padding"),
+        "floor_divide": ("chunks of keys", "chunks of queries"), "eq": ("same chunk",), "and": ("inside and true", "mask"), "le": ("past",),
+    },
     "GptOssBlock.forward": {"add": ("residual 1", "residual 2")},
     "turn_and_join": {"cat": ("q joined", "k joined")},
     "turn_then_join": {"cat": ("q joined", "k joined")},
@@ -194,7 +231,7 @@ TITLES: dict[str, dict[str, tuple]] = {
     "SharedExperts.forward": {"view": ("tokens", "tokens", "experts"), "add": ("experts and shared",)},
     "SharedExperts.route": {"topk": ("largest of each group", "largest groups", "largest"), "view": ("scores by group",),
         "float": ("router input in fp32", "router weight in fp32"), "linear": ("router",), "sigmoid": ("router sigmoid",),
-        "add": ("scores for choice", "their sum plus epsilon"), "zeros_like": ("groups' mask",), "expand": ("groups' mask spread",), "reshape": ("groups' mask spread",),
+        "add": ("scores for choice", "their sum plus epsilon"), "zeros_like": ("groups' mask",), "scatter_": ("groups' mask filled",), "expand": ("groups' mask spread",), "reshape": ("groups' mask spread",),
         "bool": ("mask as flags",), "not": ("mask inverted",), "masked_fill": ("scores masked",), "gather": ("their scores",),
         "sum": ("groups' scores", "their sum"), "mul": ("scores scaled",),
     },

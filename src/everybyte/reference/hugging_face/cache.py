@@ -3,16 +3,29 @@
 import torch
 
 
-def causal(queries, keys):
+def causal(queries, keys, sequences):
     return keys <= queries
 
 
 def within(window):
     """Which keys a query attends to, of the last `window`: Source: `sliding_window_causal_mask_function`."""
 
-    def attends(queries, keys):
+    def attends(queries, keys, sequences):
         found = queries.new_ones((), dtype=torch.bool)
         found = found & (keys > queries - window)
+        return found & (keys <= queries)
+
+    return attends
+
+
+def chunked(window, padding):
+    """Which keys a query attends to, of its own chunk. Source: `chunked_causal_mask_function`."""
+
+    def attends(queries, keys, sequences):
+        found = queries.new_ones((), dtype=torch.bool)
+        same = torch.eq((keys - padding[sequences]) // window, (queries - padding[sequences]) // window)
+        found = found & same
+        del same
         return found & (keys <= queries)
 
     return attends
@@ -51,6 +64,15 @@ class Near(Nothing):
     def __init__(self, window, eager=False):
         super().__init__(eager)
         self.window = window
+
+
+class Chunk(Near):
+    """The same where sequences are cut every W tokens, and none attends to an earlier chunk (Llama 4)."""
+
+    def mask(self, x):
+        B, S, _ = x.shape
+        padding = torch.zeros(B, dtype=torch.int64, device=x.device)
+        return masked(self, x, 0, 0, S, chunked(self.window, padding), S < self.window)
 
 
 class Growing:
@@ -176,6 +198,6 @@ def mask(x, seen, first, count, attends):
     sequences, heads = torch.arange(B, device=x.device), torch.arange(1, device=x.device)  # which nobody asks
     queries = torch.arange(S, device=x.device) + seen
     keys = torch.arange(count, device=x.device) + first
-    found = attends(queries[None, None, :, None], keys[None, None, None, :])
+    found = attends(queries[None, None, :, None], keys[None, None, None, :], sequences[:, None, None, None])
     del sequences, heads
     return found.expand(B, -1, S, count)

@@ -8,8 +8,8 @@ from torch import nn
 from torch.utils import checkpoint
 
 from ..gpt import ACTIVATIONS
-from .cache import Near, Nothing
-from .parts import OffsetNorm, RMSNorm, WideNorm, attend, attend_eagerly, gelu_tanh
+from .cache import Chunk, Near, Nothing
+from .parts import OffsetNorm, PlainNorm, RMSNorm, WideNorm, attend, attend_eagerly, gelu_tanh
 
 
 class Attention(nn.Module):
@@ -61,7 +61,9 @@ def layer_norm(model, width):
 
 
 def rms_norm(model, width):
-    return (OffsetNorm if model.norm_offset else WideNorm if model.sinks else RMSNorm)(width)
+    return (OffsetNorm if model.norm_offset else WideNorm if model.sinks else PlainNorm if model.chunked else RMSNorm)(
+        width
+    )
 
 
 class Decoder(nn.Module):
@@ -103,7 +105,7 @@ class Decoder(nn.Module):
         self.recomputes = setup.checkpointing == "full"
         self.leaf = self.recomputes and setup.adapters is not None
         eager = setup.attention == "eager"
-        full, near = Nothing(eager), Near(model.window, eager)
+        full, near = Nothing(eager), (Chunk if model.chunked else Near)(model.window, eager)
         self.nothing = [near if model.windowed(i) else full for i in range(len(self.blocks))]
         for module in self.modules():
             if not (isinstance(module, Attention) and module.own_dropout):

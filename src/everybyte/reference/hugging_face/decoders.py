@@ -1,4 +1,4 @@
-"""GPT-2, OPT, Llama and its like, Gemma 2 and 3, gpt-oss, GPT-NeoX, DeepSeek-V3, GLM-4.5."""
+"""GPT-2, OPT, Llama and its like, Gemma 2 and 3, gpt-oss, GPT-NeoX, DeepSeek-V3, GLM-4.5, Llama 4."""
 
 import torch
 from torch import nn
@@ -7,18 +7,22 @@ from torch.nn import functional as F
 from ..llama import GatedMLP
 from .cache import kinds
 from .decoder import MLP, Attention, Decoder, layer_norm, rms_norm
-from .mixtures import BiasedExperts, Experts, NarrowExperts, SharedExperts
+from .mixtures import BiasedExperts, Everybody, Experts, NarrowExperts, SharedExperts
 from .parts import (
+    ComplexRotary,
     Conv1D,
     HalfRotary,
     OffsetNorm,
     RMSNorm,
     Rotary,
+    WeightlessNorm,
     attend_capped,
+    attend_in_own_type,
     attend_narrowly,
     attend_with_sinks,
     turn,
     turn_and_join,
+    turn_complex,
     turn_halves,
     turn_pairs,
     turn_then_join,
@@ -501,10 +505,63 @@ class GLM(DeepSeek):
     attention, router_type = GLMAttention, torch.float32
 
 
+# Llama 4.
+
+
+class Llama4Attention(Attention):
+    """Of layers with a window queries and keys turn, and are normed; of others queries are scaled by where they stand."""
+
+    eagerly = staticmethod(attend_in_own_type)
+
+    def __init__(self, model, turns):
+        super().__init__(model)
+        self.turns, self.norm = turns, WeightlessNorm()
+
+    def forward(self, x, turns, mask, layer):
+        B, S, _ = x.shape
+        q = self.q(x).view(B, S, -1, self.head)
+        k = self.k(x).view(B, S, -1, self.head)
+        v = self.v(x).view(B, S, -1, self.head).transpose(1, 2)
+        if self.turns:
+            q, k = turn_complex(q, k, turns)
+            q = self.norm(q)
+            k = self.norm(k)
+        else:
+            places = torch.arange(S, device=x.device) + layer.seen
+            scales = torch.log1p(torch.floor((places.float() + 1.0) / 8192)) * 0.1 + 1.0
+            scales = scales.view(1, S, 1, 1).expand(B, S, 1, 1)
+            q = (q * scales).to(q.dtype)
+        q = q.transpose(1, 2)
+        k = k.transpose(1, 2)
+        k, v = layer.update(k, v)
+        return self.attended(q, k, v, mask)
+
+
+class Llama4Block(LlamaBlock):
+    def forward(self, x, turns, mask, layer):
+        residual = x
+        x = self.norm1(x)
+        attended, _scores = self.attention(x, turns, mask, layer)
+        x = residual + attended
+        residual = x
+        x = self.norm2(x)
+        x, _logits = self.mlp(x)
+        return residual + x.view(residual.shape)
+
+
+class Llama4(Windowed):
+    def __init__(self, model):
+        super().__init__(model)
+        self.rotary = ComplexRotary(model.turning)
+
+    def block(self, model, i):
+        return Llama4Block(model, Llama4Attention(model, model.windowed(i)), Everybody(model))
+
+
 #: transformers' `model_type` -> the class of its decoders.
 DECODERS: dict[str, type] = {
     **dict.fromkeys(("llama", "mistral", "gemma", "phi3", "mixtral"), Llama),
     **dict.fromkeys(("ministral", "qwen2", "qwen3"), Windowed),
     "gemma2": Gemma2, "gemma3": Gemma3, "gpt2": GPT2, "opt": OPT, "gpt_neox": NeoX, "deepseek_v3": DeepSeek, "glm4_moe": GLM,
-    "gpt_oss": GptOss, "qwen3_moe": QwenMixture,
+    "gpt_oss": GptOss, "qwen3_moe": QwenMixture, "llama4_text": Llama4,
 }  # fmt: skip

@@ -57,6 +57,42 @@ def own_bias(biases, expert):  # (E, F), (T K,) -> (T K, F)
     return biases[expert]
 
 
+class Everybody(nn.Module):
+    """Llama 4's: each expert reads all tokens, of which it gets those that visit it times their weight, and others times 0."""
+
+    def __init__(self, model):
+        super().__init__()
+        self.experts, self.visits, self.width = model.experts, model.experts_per_token, model.width
+        self.gate_up = nn.Parameter(torch.zeros(model.experts, model.width, 2 * model.expert_width))
+        self.down = nn.Parameter(torch.zeros(model.experts, model.expert_width, model.width))
+        self.router = nn.Linear(model.width, model.experts, bias=False)
+        self.shared = GatedMLP(model.replace(ffn_width=model.expert_width))
+
+    def forward(self, x):
+        tokens = x.reshape(-1, self.width)
+        scores, logits = self.route(tokens)
+        rows = tokens.repeat(self.experts, 1)
+        rows = rows * scores.transpose(0, 1).reshape(-1, 1)
+        routed = self.visit(rows)
+        out = self.shared(tokens)
+        out = out.add_(routed.reshape(self.experts, -1, self.width).sum(dim=0))
+        return out, logits
+
+    def route(self, tokens):
+        logits = self.router(tokens)
+        best, chosen = torch.topk(logits, self.visits, dim=1)
+        scores = torch.full_like(logits, float("-inf")).scatter_(1, chosen, best)
+        scores = torch.sigmoid(scores.float()).to(scores.dtype)
+        return scores, logits
+
+    def visit(self, rows):
+        rows = rows.view(self.experts, -1, self.width)
+        made = torch.bmm(rows, self.gate_up)
+        gate, up = made.chunk(2, dim=-1)
+        out = torch.bmm(up * F.silu(gate), self.down)
+        return out.view(-1, self.width)
+
+
 class BiasedExperts(Experts):
     """gpt-oss's: with biases, and the function of the gate clamped. Gate and up alternate."""
 

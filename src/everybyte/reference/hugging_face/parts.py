@@ -44,6 +44,29 @@ class OffsetNorm(RMSNorm):
         return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + self.eps)
 
 
+class PlainNorm(RMSNorm):
+    """Llama 4's, which multiplies by the weight last."""
+
+    def forward(self, x):
+        out = self.normed(x.float()).type_as(x)
+        return out * self.weight
+
+    def normed(self, x):
+        return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + self.eps)
+
+
+class WeightlessNorm(nn.Module):
+    """Llama 4's of queries and keys, which has no weight."""
+
+    eps = 1e-6
+
+    def forward(self, x):
+        return self.normed(x.float()).type_as(x)
+
+    def normed(self, x):
+        return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + self.eps)
+
+
 def gelu_tanh(x):
     """GELU's approximation, operation by operation: `NewGELUActivation`."""
     return 0.5 * x * (1.0 + torch.tanh(math.sqrt(2.0 / math.pi) * (x + 0.044715 * torch.pow(x, 3.0))))
@@ -80,6 +103,24 @@ class HalfRotary(Rotary):
         angles = places[..., None].float() * self.speeds
         cos, sin = angles.cos() * 1.0, angles.sin() * 1.0
         return cos.to(x.dtype), sin.to(x.dtype)
+
+
+class ComplexRotary(Rotary):
+    """Llama 4's: complex numbers by which neighbors turn together."""
+
+    @torch.no_grad()
+    def forward(self, x, places):  # (B, S, H), (1, S) -> (1, S, R/2)
+        angles = places[..., None].float() * self.speeds
+        turns = torch.polar(torch.ones_like(angles), angles)
+        return turns * 1.0
+
+
+def turn_complex(q, k, turns):  # (B, S, A, D), (B, S, K, D), (1, S, D/2)
+    first = torch.view_as_complex(q.float().reshape(*q.shape[:-1], -1, 2))
+    second = torch.view_as_complex(k.float().reshape(*k.shape[:-1], -1, 2))
+    q_turned = torch.view_as_real(first * turns[:, :, None, :]).flatten(3)
+    k_turned = torch.view_as_real(second * turns[:, :, None, :]).flatten(3)
+    return q_turned.type_as(q), k_turned.type_as(k)
 
 
 def turn(q, k, cos, sin):  # (B, A, S, R), (B, K, S, R), (1, S, R) each
@@ -157,8 +198,9 @@ def attend(q, k, v, mask=None, scale=None, dropout=0.0):
     return y.transpose(1, 2).contiguous(), None
 
 
-def attend_eagerly(q, k, v, mask, scale=None, dropout=0.0, cap=0.0):
-    """The same with the scores, which are returned too. cap: the scale of a tanh that they pass through; 0: they do not.
+def attend_eagerly(q, k, v, mask, scale=None, dropout=0.0, cap=0.0, narrow=False):
+    """The same with the scores, which are returned too. cap: the scale of a tanh that they pass through; 0: they do not. narrow: whether
+    softmax is in the scores' own type (Llama 4).
 
     Source: `eager_attention_forward`.
     """
@@ -170,13 +212,14 @@ def attend_eagerly(q, k, v, mask, scale=None, dropout=0.0, cap=0.0):
         scores = torch.tanh(scores)
         scores = scores * cap
     scores = scores + mask
-    scores = F.softmax(scores, dim=-1, dtype=torch.float32).to(q.dtype)
+    scores = F.softmax(scores, dim=-1) if narrow else F.softmax(scores, dim=-1, dtype=torch.float32).to(q.dtype)
     scores = F.dropout(scores, dropout, True)
     y = torch.matmul(scores, values)
     return y.transpose(1, 2).contiguous(), scores
 
 
 attend_capped = partial(attend_eagerly, cap=50.0)
+attend_in_own_type = partial(attend_eagerly, narrow=True)
 
 
 def attend_narrowly(q, k, v, mask, scale=None, dropout=0.0):

@@ -1,9 +1,12 @@
 """A mixture of which each GPU has some experts: what is routed, sent, multiplied and sent back."""
 
+import math
+
 import torch
 from torch import nn
 from torch.distributed._functional_collectives import all_to_all_single, all_to_all_single_autograd
 
+from ...ask.setup import Setup
 from ...catalog import Model
 from ..gpt import ACTIVATIONS
 from ..mixtral import Experts, grouped_linear
@@ -67,6 +70,22 @@ class ParallelExperts(Experts):
     def splits(self, visitors, coming):
         """Rows to and from each GPU, as numbers: the GPU is waited for."""
         return tuple(counts.view(self.gpus, -1).sum(dim=1).long().tolist() for counts in (visitors, coming))
+
+
+def told(model: Model, setup: Setup) -> type[ParallelExperts]:
+    """A class of divided mixtures that is told how many rows arrive, as the mesh says: for one GPU without the others, or without data."""
+    sent = setup.batch * setup.own_sequence * model.experts_per_token
+    received = math.ceil(setup.mesh.routing * sent)
+
+    class Told(ParallelExperts):
+        def splits(self, visitors, coming):
+            return _evenly(sent, self.gpus), _evenly(received, self.gpus)
+
+    return Told
+
+
+def _evenly(rows, gpus):
+    return [rows // gpus + (i < rows % gpus) for i in range(gpus)]
 
 
 def inverse(order):

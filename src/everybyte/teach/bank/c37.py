@@ -36,7 +36,7 @@ def swapping():
         for n in range(2, most + 1):
             setup = Setup(sequence=n, gpus=n, mesh=Mesh(context=n, rotation="ulysses"))
             try:
-                setup.check_model(llama.replace(heads=heads, kv_heads=kv_heads))
+                setup.check_model(llama.replace(heads=heads, kv_heads=kv_heads, head_width=128))
             except ValueError:
                 continue
             right.append(n)

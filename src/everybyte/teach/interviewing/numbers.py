@@ -144,6 +144,11 @@ def _experts(c):
     return run("mixtral-8x7b", precision="bf16", gpus=c.gpus, mesh=Mesh(expert=c.gpus)).at("experts.weights")
 
 
+def _worst(c):
+    """Times an even share of rows that can come to one of the GPUs that divide Mixtral's experts."""
+    return run("mixtral-8x7b", gpus=c.gpus, mesh=Mesh(expert=c.gpus)).at("experts.worst")
+
+
 def _block(c):
     return c.of_block(Run.part, "activations")
 
@@ -252,6 +257,7 @@ _asked("bytes", Case.at, "loss.logits", loss_worst=PLAIN)
 # Fields and methods of the case.
 _shown("text", model="model.name", gpu="gpu.title", precision="one.precision", peak_at=lambda c: c.step().peak_at)
 _shown("count", batch="one.batch", sequence="one.sequence", tokens="tokens", gpus="gpus", adapters=Case.adapters)
+_shown("count", experts_worst=_worst)
 _shown("count", layers="model.layers", positions="model.positions", parameters="parameters")
 _shown("bytes", gpu_memory="gpu.memory", usable=lambda c: Headroom().usable(c.gpu, c.setup), room=Case.room, free=Case.free,
        reserved=lambda c: reserved(c, c.one))  # fmt: skip
