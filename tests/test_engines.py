@@ -26,7 +26,7 @@ def kinds(*windows):
 )
 def test_requests_at_once_are_those_of_vllms_tests(blocks, windows, most):
     """`test_get_max_concurrency_for_kv_cache_config`: 16,384 tokens a request, steps of 1,024."""
-    assert blocks / Pool(kinds(*windows), 1).blocks(16_384, 1024, 16) == most
+    assert blocks / Pool(kinds(*windows), 1, 16).blocks(16_384, 1024) == most
 
 
 def test_a_requests_bytes_are_those_of_vllms_tests():
@@ -109,8 +109,31 @@ def test_a_shared_prefix_is_held_once():
     assert found.sharing([1000] * 8, prefix=500) == 31 + 8 * (63 - 31)
     with pytest.raises(ValueError, match="sharing.prefix: 1001"):
         found.sharing([1000], 1001)
-    with pytest.raises(ValueError, match="sharing: gpt-oss-20b has layers with a window"):
+    with pytest.raises(ValueError, match="sharing: gpt-oss-20b has layers with a window or a state"):
         eb.serve(eb.model("gpt-oss-20b"), "h100-80gb", 8192, engine=eb.Engine(pages=GIB)).sharing([100])
+
+
+def test_layers_with_a_state_as_vllm_printed_them():
+    """Qwen3-Next 80B on two H200s, vLLM 0.10.2: 47,878,721,024 bytes for pages; 36 of its 48 layers are gated delta nets, in bf16."""
+    attention = LLAMA.replace(
+        name="qwen3-next's attention",
+        layers=12,
+        width=2048,
+        heads=16,
+        kv_heads=2,
+        head_width=256,
+        vocabulary=151_936,
+        positions=262_144,
+    )
+    state = (
+        3 * (2 * 8 * 128 + 16 * 128) * 2 + 16 * 128 * 128 * 2
+    )  # of half the heads: the convolution's, and a matrix a head
+    engine = eb.Engine(pages=47_878_721_024, tensor_parallel=2, states=(36, state), loaded="74.28 GiB")
+    found = eb.serve(attention, "h200", 262_144, engine=engine)
+    assert (found.pool.block, found.blocks, found.tokens, f"{float(found.most):.2f}") == (544, 7162, 973_760, "14.77")
+    assert f"{sum(found.engine.profiled(attention, found.gpu).values()) / GIB:.2f}" == "5.58"
+    assert f"{544 * 1024 / state - 1:.2%}" == "1.49%"  # "Padding mamba page size by 1.49%"
+    assert sum(group.name == "state" for group in found.pool.groups) == 3
 
 
 def test_sglang_has_a_fraction_of_what_is_free_before():
@@ -146,6 +169,9 @@ def test_where_the_mlp_is_widest_in_the_profile_run():
         (lambda: eb.serve(LLAMA, "h200", 8192, engine=eb.Engine(draft=eb.model("llama-3.2-1b"))), "Engine.draft: .* in the profile run is not derived"),
         (lambda: eb.serve(eb.model("bert-base"), "h200", 512, engine=eb.Engine()), "Model.causal: False of bert-base"),
         (lambda: eb.serve(eb.model("gpt-oss-20b"), "h200", 512, engine=eb.Engine(name="sglang")), "Model.window: 128 with sglang"),
+        (lambda: eb.Engine(states=3), "Engine.states: 3; allowed: "),
+        (lambda: eb.serve(LLAMA, "h200", 512, engine=eb.Engine(states=(3, 9))), "Engine.states: .* without the bytes of its weights"),
+        (lambda: eb.serve(eb.model("gpt-oss-20b"), "h200", 512, engine=eb.Engine(pages=1, states=(3, 9))), "Engine.states: .* windows or latents"),
         (lambda: eb.Engine.read("tokens=4"), "Engine.field: 'tokens' is unknown"),
     ],
 )  # fmt: skip

@@ -117,7 +117,7 @@ def tried():
             if not reach(rules.GENERATING, rollout):
                 reach(rules.ROLLOUT, rollout, model)
         some = ({}, {"draft": SMALL}, {"draft": SMALL, "profile": 1}, {"name": "sglang"}, {"name": "sglang", "pages": 1},
-                {"name": "sglang", "draft": SMALL}, {"tensor_parallel": 2, "weights": "fp8"}, {"tensor_parallel": 5, "loaded": 1})  # fmt: skip
+                {"name": "sglang", "draft": SMALL}, {"tensor_parallel": 2, "weights": "fp8"}, {"tensor_parallel": 5, "loaded": 1}, {"states": (1, 1)}, {"states": (1, 1), "pages": 1})  # fmt: skip
         for fields, model in product(some, (*MODELS, LATENT, DEEPSEEK)):
             engine = SimpleNamespace(**vars(Engine()) | fields)
             if not reach(rules.ENGINE, engine):

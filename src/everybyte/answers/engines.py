@@ -37,6 +37,8 @@ PADDED = 64
 #: What a start of vLLM 0.11 takes outside PyTorch, by GPUs of the engine: of one, and of more with NCCL. Source: llm-d/llm-d-benchmark,
 #: config_explorer/empirical-vllm-memory-results.md: 0.13 to 0.14 GiB, and 0.54 to 0.55 GiB of two. CUDA's context was there before.
 OUTSIDE = (round(0.13 * 2**30), round(0.55 * 2**30))
+#: Tokens that a block is a multiple of, where it grows to hold a state. Source: vLLM 0.10.2, `model_executor/models/config.py`.
+ALIGNED = 16
 #: Ends of the names of weights that are whole on each GPU, beside norms and routers: what compresses to a latent is.
 _WHOLE = ("out.bias", "down.bias", "query_down.weight", "latent_down.weight")
 #: A group has the most layers of a kind, not the least, where these are fewer than so many times those.
@@ -45,7 +47,7 @@ ALIKE = Fraction(5, 4)
 
 @dataclass(frozen=True)
 class Kind:
-    """Layers of one kind: `full`, `sliding`, `chunked` or `latent`.
+    """Layers of one kind: `full`, `sliding`, `chunked`, `latent`, or `state`, of which a request has one page however long it is.
 
     Attributes:
         layers: how many. token: bytes that one token leaves in one of them, on one GPU. window: in tokens; 0 for none.
@@ -58,6 +60,8 @@ class Kind:
 
     def pages(self, context: int, batched: int, block: int) -> int:
         """Pages that a request of so many tokens has at most in one layer: of a window, what a step of `batched` tokens may see."""
+        if self.name == "state":
+            return 1
         if self.name == "sliding":
             return -(-min(self.window - 1 + batched, context) // block) + 1
         seen = min(self.window + batched, context) if self.name == "chunked" else context
@@ -77,6 +81,8 @@ class Engine:
         sequences: requests at once at most, `max_num_seqs`. block: tokens of a page.
         weights: their data type. cache: that of keys and values. tensor_parallel: GPUs that divide a copy.
         draft: a model that drafts: its weights and its layers' pages stand beside.
+        states: (layers, bytes of one on a GPU) of layers with a state in place of keys (Mamba, gated delta nets), beside the model's own, which
+            are then those with attention alone; with `loaded` or `pages`. Attention's block grows until its page holds a state.
         loaded: bytes of weights on each GPU, where the log is to be believed. profile: the peak of its run. outside: what it took
             outside PyTorch. graphs: what captured CUDA graphs take; release 0.11 does not count them, so they stand in the rest.
         pages: bytes for pages, `--kv-cache-memory-bytes` or the log's "Available KV cache memory"; the rest is then not asked.
@@ -94,6 +100,7 @@ class Engine:
     cache: str = "bf16"
     tensor_parallel: int = 1
     draft: Model | None = None
+    states: tuple[int, int] | None = None
     loaded: int | None = None
     profile: int | None = None
     outside: int | None = None
@@ -113,6 +120,11 @@ class Engine:
             checks.whole("Engine", name, getattr(self, name), int(name == "tensor_parallel"), 2**27)
         if self.draft is not None:
             checks.kind("Engine", "draft", self.draft, Model)
+        if self.states is not None:
+            if not (isinstance(self.states, tuple) and len(self.states) == 2):
+                raise ValueError(f"Engine.states: {checks.shown(self.states)}; allowed: (layers, bytes of each)")
+            for value in self.states:
+                checks.whole("Engine", "states", value, 1, 2**40)
         check(ENGINE, self)
 
     def _size(self, name):
@@ -128,7 +140,7 @@ class Engine:
     @classmethod
     def read(cls, text: str) -> "Engine":
         """From a command's text: `utilization=0.9 batched=8192 pages=20GiB`, each left out at its default."""
-        names = [f.name for f in fields(cls) if f.name != "draft"]
+        names = [f.name for f in fields(cls) if f.name not in ("draft", "states")]
         return cls(**checks.words("Engine", text, names))
 
     def on(self, gpu: Gpu) -> "Engine":
@@ -192,13 +204,17 @@ class Engine:
     def pool(self, model: Model) -> "Pool":
         """How pages are laid out. Raises ValueError where it is not derived, naming the field."""
         check(SERVED, self, model)
-        kinds = self.kinds(model)
+        kinds, block = self.kinds(model), self.block
+        if self.states is not None:
+            layers, size = self.states
+            block = -(-size // (kinds[0].token * ALIGNED)) * ALIGNED
+            kinds = [*kinds, Kind("state", layers, kinds[0].token)]
         if len({(kind.name, kind.window) for kind in kinds}) == 1:
-            return Pool((kinds[0],), sum(k.layers * k.token for k in kinds) * self.block)
+            return Pool((kinds[0],), sum(k.layers * k.token for k in kinds) * block, block)
         counts = [kind.layers for kind in kinds]
         size = max(counts) if max(counts) < ALIKE * min(counts) else min(counts)
         groups = [kind for kind in kinds for _ in range(-(-kind.layers // size))]
-        return Pool(tuple(groups), size * kinds[0].token * self.block, size)
+        return Pool(tuple(groups), size * kinds[0].token * block, block, size)
 
     def profiled(self, model: Model, gpu: Gpu) -> dict[str, int]:
         """Part -> bytes of the profile run's largest moment, with `batched` tokens and `sequences` rows of logits.
@@ -225,16 +241,17 @@ class Pool:
     """Pages of one size for all groups of layers: a block has a page for each layer of a group.
 
     Attributes:
-        groups: the kind of each. bytes: of a block. layers: of a group; 0 where there is one group.
+        groups: the kind of each. bytes: of a block; block: its tokens. layers: of a group; 0 where there is one group.
     """
 
     groups: tuple[Kind, ...]
     bytes: int
+    block: int
     layers: int = 0
 
-    def blocks(self, context: int, batched: int, block: int) -> int:
+    def blocks(self, context: int, batched: int) -> int:
         """Blocks that a request of so many tokens has at most, of all groups."""
-        return sum(group.pages(context, batched, block) for group in self.groups)
+        return sum(group.pages(context, batched, self.block) for group in self.groups)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -265,12 +282,12 @@ class EngineServing(Shown):
     @property
     def tokens(self) -> int:
         """Tokens that the engine prints: blocks of one group, in tokens. (Since release 0.21 it prints `most` x `context`.)"""
-        return self.blocks // len(self.pool.groups) * self.engine.block
+        return self.blocks // len(self.pool.groups) * self.pool.block
 
     @property
     def each(self) -> int:
         """Blocks of one request of `context` tokens."""
-        return self.pool.blocks(self.context, self.engine.batched, self.engine.block)
+        return self.pool.blocks(self.context, self.engine.batched)
 
     @property
     def most(self) -> Fraction:
@@ -310,10 +327,10 @@ class EngineServing(Shown):
         Raises:
             ValueError: where layers have a window; for a prefix longer than a request.
         """
-        lengths, block = list(lengths), self.engine.block
-        if any(group.window for group in self.pool.groups):
+        lengths, block = list(lengths), self.pool.block
+        if len(self.pool.groups) > 1 or self.pool.groups[0].window:
             raise ValueError(
-                f"sharing: {self.model.name} has layers with a window, which is not derived; allowed: none"
+                f"sharing: {self.model.name} has layers with a window or a state, which is not derived; allowed: none"
             )
         checks.whole("sharing", "prefix", prefix, 0, min(lengths))
         shared = prefix // block
@@ -326,7 +343,7 @@ class EngineServing(Shown):
         title += "" if self.fits else ": does not start" if self.concurrency is None else ": does not fit"
         rows: list[tuple[object, ...]] = [sized("memory x utilization", self.requested)]
         rows += [sized(f"− {name}", size) for name, size in self.parts.items()]
-        rows += [sized("pages", self.pages), sized(f"a block of {engine.block} tokens", self.pool.bytes)]
+        rows += [sized("pages", self.pages), sized(f"a block of {self.pool.block} tokens", self.pool.bytes)]
         rows += [("blocks", self.blocks, ""), ("tokens", self.tokens, "")]
         rows.append((f"requests of {self.context:,}", f"{float(self.most):.2f}", f"{self.each:,} blocks each"))
         if engine.graphs:

@@ -21,7 +21,7 @@ ENGINE = table(
     Rule("Engine.pages", lambda e: e.name == "sglang" and e.pages is not None, "with sglang, whose pool follows from its fraction", "None"),
     Rule("Engine.draft", lambda e: e.name == "sglang" and e.draft is not None, "with sglang, which has a pool of its own for it, is not derived", "None"),
 )  # fmt: skip
-#: An engine with the model that it serves.
+#: An engine with the model that it serves: where its layers have states, of those with attention.
 SERVED = table(
     Rule("Model.causal", lambda e, m: not m.causal, "of {m.name}, which does not generate", "True"),
     Rule("Engine.tensor_parallel", lambda e, m: _parted(e, m) and (m.experts or m.has_positions),
@@ -37,6 +37,10 @@ SERVED = table(
          "in the profile run is not derived", "Engine(profile=...) or pages=..."),
     Rule("Engine.draft", lambda e, m: e.draft is not None and (m.windowed_layers or e.draft.windowed_layers or m.latent != e.draft.latent),
          "beside {m.name}: how layers of several kinds are grouped with a draft's is not derived", "a draft and a model whose layers attend alike"),
+    Rule("Engine.states", lambda e, m: e.states is not None and e.loaded is None and e.pages is None,
+         "without the bytes of its weights, which {m.name} has not all of", _STATED),
+    Rule("Engine.states", lambda e, m: e.states is not None and (e.name == "sglang" or e.draft or m.latent or m.windowed_layers),
+         "with sglang, a draft, windows or latents is not derived", "vLLM, and layers that attend to all tokens"),
     Rule("Model.window", lambda e, m: e.name == "sglang" and m.windowed_layers,
          "with sglang, which has two pools for it, is not derived", "0, or engine 'vllm'"),
 )  # fmt: skip
