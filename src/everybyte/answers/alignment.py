@@ -351,8 +351,7 @@ def align(
         for name in _models(objective)
         if frozen == "whole" and scored and name not in steps and sum(held[name].values())
     }
-    asked = objective, setup, card, rollout, headroom
-    return Alignment(*asked, held, steps, most[learning], learning, generating, scoring, between)
+    return Alignment(objective, setup, card, rollout, headroom, held, steps, most[learning], learning, generating, scoring, between)  # fmt: skip
 
 
 def _check(objective, setup, frozen, rollout):

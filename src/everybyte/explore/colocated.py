@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping
+from typing import Any
 
 from ..answers.alignment import Alignment, Rollout, align
 from ..answers.engines import Engine
@@ -27,7 +28,8 @@ SETUP = Setup(batch=4, sequence=4096, precision="bf16-mixed", checkpointing="ful
 def asked(name: str, gpus: int, way: str, utilization: float) -> Alignment:
     """The alignment whose timeline the bars are, of the same words as the controls."""
     bucket = {"bucket": 4 * models("reference")[name].parameters} if way == "all at once" else {}
-    rollout = Rollout(sequences=1, context=4096, engine=Engine(utilization=utilization), **WAYS[way], **bucket)
+    ways: dict[str, Any] = {**WAYS[way], **bucket}
+    rollout = Rollout(sequences=1, context=4096, engine=Engine(utilization=utilization), **ways)
     return align("grpo", models("reference")[name], SETUP.replace(gpus=gpus), CARD, rollout=rollout)
 
 
