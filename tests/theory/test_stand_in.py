@@ -75,6 +75,7 @@ def test_every_operation_has_a_title_and_every_title_an_operation(monkeypatch):
         grid.shared,
         grid.visited,
         grid.ring,
+        grid.swapped,
         grid.divided,
         grid.staged,
     ):
