@@ -127,7 +127,7 @@ def test_a_tensor_that_somebody_still_holds_is_noticed(monkeypatch):
     ],
 )
 def test_planted_errors_change_what_a_step_takes(what, where, name, monkeypatch):
-    model = grid._any_llama("planted", Random(5).choice).replace(
+    model = grid.any_llama("planted", Random(5).choice).replace(
         experts=0, experts_per_token=0, expert_width=0, tied=True
     )
     setup = eb.Setup(batch=2, sequence=16, attention="eager", precision="bf16-mixed")

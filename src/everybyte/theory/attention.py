@@ -124,8 +124,10 @@ def _attention(tape, q, k, v, make, backward, bias=(), copies=False):
 
     out, *kept = tape.kernel("aten._scaled_dot_product_flash_attention", forward)
 
+    place = len(bias)  # backward's own variables hold no tensor of forward's
+
     def run(node, grads, q, k, v, *read):
-        again = (grads[0], read[len(bias)]) if copies else ()
+        again = (grads[0], read[place]) if copies else ()
         copied = [(x.shape, x.type) for x in again if not is_contiguous(transposed(x, 1, 2))]
         made = several(tape, "flash attention backward", *((x.shape, x.type, backward(x)) for x in (q, k, v)), *copied)[
             :3
