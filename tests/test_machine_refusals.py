@@ -14,7 +14,7 @@ REFUSED = {
     "budget llama-3.2-1b --code transformers --loss chunked": (
         "Setup.loss", "chunked", "'plain'", "the book's code takes it: eb.model(name, code='reference')",
     ),
-    "budget gpt2 --optimizer muon --sharding zero3 --gpus 8": ("Setup.optimizer", "muon", "sgd, momentum, adam", None),
+    "budget gpt2 --optimizer muon --sharding zero1 --gpus 8": ("Setup.optimizer", "muon", "sgd, momentum, adam", None),
     "fit gpt2 --memory 24": ("--memory", "24", "a number followed by a unit, such as", None),
     "fit gpt2": ("fit", None, "one of them, a name from `everybyte gpus` or a size as 24GiB", None),
     "bugdet gpt2": ("command.name", "bugdet", "models, gpus", None),

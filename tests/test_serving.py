@@ -228,7 +228,7 @@ def test_bad_input_is_named(asked, said):
 
 @pytest.mark.parametrize(
     "name, field",
-    [("llama-4-scout", "has_experts"), ("bert-base", "causal"), ("gpt2-nobias", "qkv_bias")],
+    [("llama-4-scout", "chunked"), ("bert-base", "causal"), ("gpt2-nobias", "qkv_bias")],
 )
 def test_models_whose_passes_are_not_derived(name, field):
     with pytest.raises(ValueError, match=f"Model.{field}: .* of {name}"):

@@ -11,6 +11,7 @@
 Importing this loads neither torch nor sympy: what needs them is fetched when it is first used.
 """
 
+import logging
 from importlib import import_module
 from typing import TYPE_CHECKING
 
@@ -26,6 +27,10 @@ from .ask.objectives import Objective
 from .ask.setup import Lora, Setup
 from .catalog import Claim, Gpu, Model, claims, gpu, gpus, model, models
 from .theory.budget import Budget, budget
+
+# torchao, which transformers, peft and diffusers import where it is there, warns of kernels that only a GPU loads.
+for _name in ("torchao", "torch.utils._pytree", "diffusers.quantizers.torchao.torchao_quantizer"):
+    logging.getLogger(_name).setLevel(logging.ERROR)
 
 if TYPE_CHECKING:  # what editors and type checkers see of the names that are fetched when they are first used
     from . import allocator, draw, explore, units

@@ -44,7 +44,9 @@ SETUP = eb.Setup(batch=2, sequence=32, attention="eager")
 
 def test_each_architecture_of_the_catalog_has_a_small_one():
     prefixes = {name.split("-")[0] for name in SMALL}
-    assert {name.split("-")[0] for name, m in eb.models("reference").items() if m.family is None} == prefixes
+    assert {name.split("-")[0] for name, m in eb.models("reference").items() if m.family is None} == prefixes | {
+        "kimi"  # DeepSeek-V3's code
+    }
     assert all(m.family is None for m in SMALL.values())
 
 

@@ -112,9 +112,10 @@ def test_a_pipeline_beside_another_dimension_says_the_same_operation_by_operatio
         assert witnesses.disagreements(model, setup, rank=rank) == []
 
 
-def test_a_stage_that_begins_with_a_norm_updates_vectors_before_matrices():
-    """Adafactor's groups come in the order of their first weights: 112 bytes more than the other way round."""
-    model, setup, rank = grid.staged(877)
+@pytest.mark.parametrize("seed", [92, 1753])
+def test_a_stage_that_begins_with_a_norm_updates_vectors_before_matrices(seed):
+    """Adafactor's groups come in the order of their first weights."""
+    model, setup, rank = grid.staged(seed)
     assert setup.optimizer == "adafactor" and setup.optimizer_impl == "foreach" and rank >= setup.gpus // 2
     assert witnesses.disagreements(model, setup, rank=rank) == []
 

@@ -95,7 +95,7 @@ TITLES: dict[str, dict[str, tuple]] = {
     "OwnExperts.forward": {"chunk": ("experts' gate and up gradient",), "mul": ("experts' product",)},
     "inverse": {"empty_like": ("places", "places"), "arange": ("counted", "counted")},
     "all_tokens": {
-        "repeat_interleave": ("k repeated", "v repeated"), "contiguous": tuple(f"{x} for each GPU" for x in "qkv"), "reshape": tuple(f"{x} by GPU" for x in "qkv"),
+        "repeat_interleave": ("k repeated", "v repeated"), "contiguous": tuple(f"{x} for each GPU" for x in "qkv"), "reshape": tuple(f"{x} by GPU" for x in "qkvqkv"),
     },
     "Exchange.forward": {"new_empty": tuple(f"{x} of all tokens" for x in ("q", "k", "v")) + ("result of own tokens",)},
     "Exchange.backward": {"new_empty": ("result's gradient of own heads", "v's gradient of own tokens", "k's gradient of own tokens", "q's gradient of own tokens"), "contiguous": ("gradient for each GPU",) * 4},
