@@ -81,7 +81,7 @@ def swap(parts: int = 4, title: str = "Heads for tokens, and back") -> Figure:
             end, what = left + _WIDE, ("Q, K, V", "result")[place]
             ax.add_patch(FancyArrowPatch((end + 0.25, -_WIDE / 2), (end + _BETWEEN - 0.45, -_WIDE / 2), **arrow))
             words(ax, end + _BETWEEN / 2 - 0.1, -_WIDE / 2 + 0.3, what, 10)
-            words(ax, x + _BETWEEN / 2 - 0.1, -_WIDE / 2 - 0.32, "all-to-all", 9, color=MUTED)
+            words(ax, end + _BETWEEN / 2 - 0.1, -_WIDE / 2 - 0.32, "all-to-all", 9, color=MUTED)
     words(ax, 1.5 * _WIDE + _BETWEEN, 0.62, "attention", 11)
     alt = (
         f"Schematic, {title}: three squares of tokens, downwards, by heads, across. In the first and the last each of {parts} GPUs has a "
