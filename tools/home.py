@@ -7,8 +7,10 @@ from pathlib import Path
 
 import nbformat
 from contents import Entry
+from worksheets import predictions
 
 from everybyte import Setup, explore
+from everybyte.common import files
 from everybyte.explore.alone import embedded
 from everybyte.teach import interview
 from everybyte.teach.interviewing.room import page as rooms
@@ -36,15 +38,14 @@ derives, PyTorch agrees to the byte without a GPU, and so does an H200.
 ```
 """
 #: In the browser: how many of a chapter's guesses the reader has made.
-TICKS = """<script>
-try {
-  const made = Object.keys(JSON.parse(localStorage.getItem("everybyte.guesses")) ?? {});
-  for (const card of document.querySelectorAll("[data-guesses]")) {
-    const asked = card.dataset.guesses.split(" ").filter(Boolean);
-    const done = asked.filter((id) => made.includes(id)).length;
-    if (done) card.querySelector(".everybyte-ticks").textContent = done === asked.length ? "\\u2713 guessed" : `${done} of ${asked.length} guessed`;
-  }
-} catch {}
+TICKS = f"""<script type="module">
+{files.text("everybyte.teach", "keeping.js")}
+const made = Object.keys(keeping("everybyte.guesses").all());
+for (const card of document.querySelectorAll("[data-guesses]")) {{
+  const asked = card.dataset.guesses.split(" ").filter(Boolean);
+  const done = asked.filter((id) => made.includes(id)).length;
+  if (done) card.querySelector(".everybyte-ticks").textContent = done === asked.length ? "\\u2713 guessed" : `${{done}} of ${{asked.length}} guessed`;
+}}
 </script>"""
 
 
@@ -76,7 +77,7 @@ def _card(entry, root):
     text = "\n".join(cell.source for cell in notebook.cells)
     title = re.search(r"^# (.+)$", text, re.M)[1]
     minutes = re.search(r"^\*(\d+) minutes", text, re.M)
-    guesses = " ".join(dict.fromkeys(re.findall(r'\bpredict\(\s*"(P[\d.]+)"', text)))
+    guesses = " ".join(id for id, *_ in predictions(notebook))
     place = Path(entry.path).with_suffix(".html").as_posix()
     below = f"{minutes[1]} minutes" if minutes else ""
     return (

@@ -1,15 +1,13 @@
 """A prediction's cards: what the reader types is read alike with a kernel and without, and no stored output tells the answer."""
 
-from importlib import resources
-
 import pytest
 
 from everybyte import units
-from everybyte.teach import predict, predictions, reveal
+from everybyte.teach import cards, predict, predictions, reveal
 from everybyte.teach.cards import Card
 from everybyte.teach.quantities import guess
 
-SOURCE = resources.files("everybyte.teach").joinpath("cards.js").read_text(encoding="utf-8")
+SOURCE = cards.program()
 READ = """
 import { read } from "./cards.mjs";
 export default ({ texts, spec }) => texts.map((text) => read(text, spec)).map((x) => (Number.isNaN(x) ? null : x));

@@ -2,7 +2,6 @@
 
 import re
 from html import unescape
-from importlib import resources
 
 import pytest
 
@@ -10,7 +9,7 @@ import everybyte as eb
 from everybyte.teach import interview
 from everybyte.teach.interviewing import room
 
-SOURCE = resources.files("everybyte.teach.interviewing").joinpath("room.js").read_text(encoding="utf-8")
+SOURCE = room.program()
 SITTING = """
 import { chosen, graded } from "./room.mjs";
 export default ({ cards, asked, known, grades }) => {

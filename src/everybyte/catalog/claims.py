@@ -6,10 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from fractions import Fraction
 from functools import cache, cached_property
-from importlib import resources
 
 from .. import units
-from ..common import checks
+from ..common import checks, files
 
 VERDICTS = (
     "holds",
@@ -242,4 +241,4 @@ def read_claims(text: str) -> dict[str, Claim]:
 @cache
 def claims() -> dict[str, Claim]:
     """Every claim of the catalog, by id, article by article."""
-    return read_claims(resources.files(__package__).joinpath("claims.toml").read_text(encoding="utf-8"))
+    return read_claims(files.text(__package__, "claims.toml"))

@@ -137,9 +137,14 @@ def program(text: str) -> str:
     return "\n".join(line for line in lines.values() if line.strip())
 
 
+def text(package: str, *names: str) -> str:
+    """The text of a package's own files, one after another."""
+    return "\n".join(resources.files(package).joinpath(name).read_text(encoding="utf-8") for name in names)
+
+
 def toml(package: str, name: str) -> dict[str, Any]:
     """Read a package's own TOML file."""
-    return tomllib.loads(resources.files(package).joinpath(name).read_text(encoding="utf-8"))
+    return tomllib.loads(text(package, name))
 
 
 def entries(package: str, name: str) -> dict[str, dict[str, Any]]:

@@ -3,12 +3,13 @@
 import json
 import tomllib
 from functools import cache
-from importlib import resources
+
+from ..common import files
 
 
-def read(name: str) -> str:
-    """The text of a file of this folder."""
-    return resources.files(__package__).joinpath(name).read_text(encoding="utf-8")
+def read(*names: str) -> str:
+    """The text of files of this folder, one after another."""
+    return files.text(__package__, *names)
 
 
 @cache

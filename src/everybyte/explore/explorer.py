@@ -29,7 +29,7 @@ def program(quantities: Sequence) -> str:
     """The picture's JavaScript module with these formulas in it, by name."""
     formulas = {q.name: q for q in quantities}
     body = "".join(f"  {json.dumps(name)}: {f.javascript},\n" for name, f in formulas.items())
-    template = "\n".join(map(read, PROGRAM))
+    template = read(*PROGRAM)
     if template.count(_PLACE) != 1:
         raise ValueError(f"picture.js: {template.count(_PLACE)} places for the formulas; allowed: 1")
     return template.replace(_PLACE, f"{{\n{body}}}")

@@ -1,25 +1,12 @@
 // A prediction's two cards. The guess stays in this browser, where the card with the answer finds it, with a kernel or without.
 
-const KEPT = "everybyte.guesses"; // {id: [guess, the words for it, answer]}
+const kept = keeping("everybyte.guesses"); // {id: [guess, the words for it, answer]}
 const TOLD = "everybyte-guess";
 const TIMES = { k: 1e3, m: 1e6, b: 1e9 };
 const NUMBER = "[-+]?(?:\\d[\\d,_]*(?:\\.\\d*)?|\\.\\d+)(?:e[-+]?\\d{1,3})?";
-const memory = {}; // where the browser keeps nothing
-
-function kept() {
-  try {
-    return JSON.parse(localStorage.getItem(KEPT)) ?? {};
-  } catch {
-    return memory;
-  }
-}
 
 function keep(id, ...row) {
-  const all = { ...kept(), [id]: row };
-  memory[id] = row;
-  try {
-    localStorage.setItem(KEPT, JSON.stringify(all));
-  } catch {} // then it stays while the page does
+  kept.keep({ ...kept.all(), [id]: row });
 }
 
 // A guess as people write it, in bytes where it is of memory; NaN where it cannot be read. As teach/quantities.py's `guess`.
@@ -85,7 +72,7 @@ function asks({ model, spec, root }) {
   };
   button.addEventListener("click", lock);
   field.addEventListener("keydown", (event) => event.key === "Enter" && lock());
-  const before = kept()[spec.id];
+  const before = kept.all()[spec.id];
   if (spec.guess) keep(spec.id, ...spec.guess);
   if (spec.guess || before) tell(spec.guess?.[1] ?? before[1]);
   root.append(made("b", `Prediction ${spec.id}. `), made("span", spec.question), made("br"), field, button, said);
@@ -94,7 +81,7 @@ function asks({ model, spec, root }) {
 function answers({ spec, root }) {
   const [value, words] = spec.answer;
   const draw = (asked = false) => {
-    const [guess, said] = spec.guess ?? kept()[spec.id] ?? [];
+    const [guess, said] = spec.guess ?? kept.all()[spec.id] ?? [];
     root.replaceChildren(made("b", `Prediction ${spec.id}. `));
     if (guess === undefined && !asked) {
       const button = made("button", "show the answer, without a guess", { type: "button" });
@@ -111,7 +98,7 @@ function answers({ spec, root }) {
       bar.firstChild.style.width = `${Math.max(0.5, (70 * Math.abs(size)) / most)}%`;
       root.append(bar);
     }
-    return root.append(made("div", score(kept()), { className: "everybyte-score" }));
+    return root.append(made("div", score(kept.all()), { className: "everybyte-score" }));
   };
   const heard = (event) => event.detail === spec.id && draw();
   window.addEventListener(TOLD, heard);

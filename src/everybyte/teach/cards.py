@@ -1,17 +1,18 @@
 """The cards of a prediction, in JupyterLab and in a page without a kernel: a field for the guess, and the answer beside it."""
 
 from collections.abc import Callable
-from importlib import resources
 
 import anywidget
 import traitlets
 
 from .. import units
+from ..common import files
 from .quantities import show
 
 
-def _read(name):
-    return resources.files(__package__).joinpath(name).read_text(encoding="utf-8")
+def program() -> str:
+    """The cards' program, in JavaScript."""
+    return files.text(__package__, "keeping.js", "cards.js")
 
 
 class Card(anywidget.AnyWidget):
@@ -23,7 +24,7 @@ class Card(anywidget.AnyWidget):
     guess = traitlets.Unicode("").tag(sync=True)
 
     def __init__(self, **spec):
-        super().__init__(_esm=_read("cards.js"), _css=_read("cards.css"), spec=spec)
+        super().__init__(_esm=program(), _css=files.text(__package__, "cards.css"), spec=spec)
 
 
 def _spec(prediction):

@@ -1,27 +1,10 @@
 // The interview room: one card at a time, by keys or by touch. What was wrong comes back; what was known is remembered in this browser.
 
-const KEPT = "everybyte.cards"; // {id: how often it was known, one after another}
+const kept = keeping("everybyte.cards"); // {id: how often it was known, one after another}
 const SECONDS = 30;
 const BACK = { 1: 3, 2: 10 }; // after so many other cards a card returns, by its grade
 const GRADES = { 1: "1 no", 2: "2 nearly", 3: "3 yes" };
 const SETS = { "ten minutes": 15, "an evening": Infinity };
-
-let memory = {}; // where the browser keeps nothing
-
-function kept() {
-  try {
-    return JSON.parse(localStorage.getItem(KEPT)) ?? {};
-  } catch {
-    return memory;
-  }
-}
-
-function keep(all) {
-  memory = all;
-  try {
-    localStorage.setItem(KEPT, JSON.stringify(all));
-  } catch {} // then it stays while the page does
-}
 
 // The cards of a sitting: those known least first, in the book's order among themselves.
 export function chosen(cards, { part, topic, most }, known) {
@@ -65,7 +48,7 @@ export class Room {
   }
 
   begin() {
-    this.queue = chosen(this.cards, this, kept());
+    this.queue = chosen(this.cards, this, kept.all());
     [this.all, this.open, this.right] = [this.queue.length, false, 0];
     this.draw();
   }
@@ -82,9 +65,9 @@ export class Room {
 
   grade(grade) {
     const { id } = this.cards[this.queue[0]];
-    const all = kept();
+    const all = kept.all();
     const { queue, known } = graded(this.queue, grade, all[id] ?? 0);
-    keep({ ...all, [id]: known });
+    kept.keep({ ...all, [id]: known });
     [this.queue, this.open, this.right] = [queue, false, this.right + (grade === 3)];
     this.draw();
   }

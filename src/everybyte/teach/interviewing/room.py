@@ -3,7 +3,8 @@
 import json
 from collections.abc import Sequence
 from html import escape
-from importlib import resources
+
+from ...common import files
 
 _PAGE = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width"><title>Every Byte: the interview room</title>
@@ -29,8 +30,9 @@ new Room(document.getElementById("room").appendChild(made("div", "root")), {give
 SHEET = 8
 
 
-def _read(name):
-    return resources.files(__package__).joinpath(name).read_text(encoding="utf-8")
+def program() -> str:
+    """The room's program, in JavaScript."""
+    return files.text("everybyte.teach", "keeping.js", "interviewing/room.js")
 
 
 def given(decks: Sequence, beside: str = "", ending: str = ".ipynb") -> dict:
@@ -55,7 +57,7 @@ def shown(deck):
     import traitlets
 
     class Shown(anywidget.AnyWidget):
-        _esm, _css = _read("room.js"), _read("room.css")
+        _esm, _css = program(), files.text(__package__, "room.css")
         given = traitlets.Dict().tag(sync=True)
 
         def _repr_mimebundle_(self, **kwargs):
@@ -70,10 +72,11 @@ def shown(deck):
 def page(decks: Sequence, beside: str = "notebooks/", ending: str = ".html") -> str:
     """The room as a page of its own, with the cards to print on both sides of paper."""
     said = given(decks, beside, ending)
-    program, mark = _read("room.js"), "export default"
     data = json.dumps(said).replace("<", "\\u003c")  # no text ends the page's own
-    program = program.replace(mark, "const everybyte =").replace("export ", "")
-    return _PAGE.format(style=_read("room.css"), sheets=_sheets(said["decks"][0]["texts"]), program=program, given=data)
+    plain = program().replace("export default", "const everybyte =").replace("export ", "")
+    return _PAGE.format(
+        style=files.text(__package__, "room.css"), sheets=_sheets(said["decks"][0]["texts"]), program=plain, given=data
+    )
 
 
 def _sheets(texts):
