@@ -18,13 +18,12 @@ import os
 import re
 import shutil
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import cache
 from html.parser import HTMLParser
 from importlib.metadata import PackageNotFoundError, distribution, version
-from inspect import signature
 from itertools import groupby
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
@@ -34,7 +33,6 @@ import nbformat
 import warm
 from contents import Entry, contents
 from tqdm import tqdm
-from tracks import tracks
 
 from everybyte.draw import ON_SLIDE
 from notebooks import ROOT, WIDGET_VIEW, canonical, run
@@ -348,26 +346,21 @@ def build(output: Path = SITE, only: list[str] = (), jobs: int = 2, anew: bool =
         sphinx(work)
 
 
-def main(build: Callable, output: Path, about: str, arguments: list[str] | None = None) -> int:
-    """The command line of a builder: 0 where all went well."""
+def main(
+    build: Callable, output: Path, about: str, arguments: list[str] | None = None, courses: Iterable[str] = ()
+) -> int:
+    """The command line of a builder, whose options are `build`'s parameters: 0 where all went well. courses: tracks that it can make a deck of."""
     parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--output", type=Path, default=output, help=f"folder to build (default: build/{output.name})")
     parser.add_argument("--only", nargs="+", default=[], metavar="SLUG", help="run these notebooks alone")
     parser.add_argument("--jobs", type=int, default=2, help="notebooks run at once (default: 2)")
-    parser.add_argument("--fresh", action="store_true", help="run notebooks that have not changed, too")
-    more = {"course": ""} if "course" in signature(build).parameters else {}
-    if more:
-        parser.add_argument(
-            "--track",
-            metavar="NAME",
-            dest="course",
-            default="",
-            help=f"a track's chapters as one deck, too: {', '.join(tracks())}",
-        )
+    parser.add_argument("--fresh", action="store_true", dest="anew", help="run notebooks that have not changed, too")
+    if courses:
+        about = f"a track's chapters as one deck, too: {', '.join(courses)}"
+        parser.add_argument("--track", metavar="NAME", dest="course", default="", help=about)
     options = parser.parse_args(arguments)
-    more = {name: getattr(options, name) for name in more}
     try:
-        build(options.output.resolve(), options.only, options.jobs, options.fresh, **more)
+        build(**vars(options) | {"output": options.output.resolve()})
     except PackageNotFoundError as missing:
         print(f"{missing.name} is not installed: python -m pip install -c constraints.txt -e .[site]", file=sys.stderr)
         return 1

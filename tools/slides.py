@@ -22,7 +22,7 @@ from pathlib import Path
 
 import nbformat
 from edition import MARKS, ROOT, WIDGET_VIEW, each, kept, live, main, replaced, sphinx, written
-from tracks import track
+from tracks import track, tracks
 
 from everybyte.draw import ON_SLIDE
 
@@ -450,4 +450,4 @@ def joined(decks: list[nbformat.NotebookNode]) -> nbformat.NotebookNode:
 
 
 if __name__ == "__main__":
-    sys.exit(main(build, SLIDES, __doc__))
+    sys.exit(main(build, SLIDES, __doc__, courses=tracks()))
