@@ -183,7 +183,7 @@ class View {
     this.root.append(this.title, ...(this.kind.large ? [this.large] : []), this.said, this.place); // the sentence where it is seen, however tall the picture
     this.hand = new Hand(this);
     if (this.kind.hit) {
-      const play = Object.assign(made("button", "play", "\u25b6 play the step"), { type: "button", onclick: () => this.hand.play(play) });
+      const play = Object.assign(made("button", "play", PLAY), { type: "button", onclick: () => this.hand.play(play) });
       this.root.append(play);
     }
     el.append(this.root);

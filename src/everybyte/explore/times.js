@@ -54,8 +54,9 @@ const timeline = {
     const [now, change] = [r.total[r.top], before ? r.total[r.top] - before.total[before.top] : 0];
     return [amount(now), ` peak, in ${r.ops[r.top][1]}`, change ? ` ${change > 0 ? "+" : "\u2212"}${amount(Math.abs(change))}` : ""];
   },
-  // Where a picture's axis of time stands, and what touch.js asks of it.
+  // Where a picture's axes of time and bytes stand, and what touch.js asks of them.
   axis: (width) => [80, width - 12],
+  tall: [36, 268],
   handled: "instant of the step; arrow keys move it by one operation",
   range: (spec, r) => ({ "aria-valuemin": 1, "aria-valuemax": r.last + 1, "aria-valuenow": r.at + 1, "aria-valuetext": timeline.instant(spec, r).trim() }),
   reached(r, share) {
@@ -95,7 +96,7 @@ const timeline = {
     return `${what}:${before === now ? "" : ` the peak ${before}${ARROW}${now}.`}${timeline.instant(spec, b)}`;
   },
   draw(spec, r, paint) {
-    const [[left, right], top, bottom] = [timeline.axis(paint.width), 36, 268];
+    const [[left, right], [top, bottom]] = [timeline.axis(paint.width), timeline.tall];
     const end = paint.end("bytes", Math.max(r.plain ?? 0, r.total[r.top]) * 1.06, "B");
     const [x, y] = [(place) => left + r.edges[place] * (right - left), scale([bottom, top], 0, end)];
     const middle = (place) => (x(place) + x(place + 1)) / 2;

@@ -1,6 +1,7 @@
 // ---- the hand on a chart: it points at an instant, drags it along, moves it by keys, and plays the step ---------
 
 const PLAYED = 6000; // milliseconds that a step lasts where it is played
+const PLAY = "\u25b6 play the step";
 
 // What is drawn over a chart while a pointer is on it, or while it plays. It changes no state.
 class Hand {
@@ -42,13 +43,14 @@ class Hand {
     if (!now || this.frame || (at === this.at && this.over?.isConnected)) return;
     this.clear();
     const { x, lines } = kind.tip(spec, now, width, at);
+    const [top, bottom] = kind.tall;
     const measure = ruler(this.view.root);
     const wide = Math.max(...lines.map((line) => measure(line))) + 12;
     const left = x + 10 + wide < width ? x + 10 : Math.max(2, x - 10 - wide);
     const style = { x: left + 6, "dominant-baseline": "central" };
-    const words = lines.map((line, i) => Object.assign(node("text", { ...style, y: 66 + 17 * i }), { textContent: line }));
-    const box = node("rect", { x: left, y: 54, width: wide, height: 8 + 17 * lines.length, rx: 4, class: "everybyte-tip" });
-    const line = node("line", { x1: x, x2: x, y1: 28, y2: 268, ...MARK });
+    const words = lines.map((line, i) => Object.assign(node("text", { ...style, y: top + 30 + 17 * i }), { textContent: line }));
+    const box = node("rect", { x: left, y: top + 18, width: wide, height: 8 + 17 * lines.length, rx: 4, class: "everybyte-tip" });
+    const line = node("line", { x1: x, x2: x, y1: top - 8, y2: bottom, ...MARK });
     this.over = place.querySelector("svg").appendChild(node("g", { "aria-hidden": "true" }, line, box, ...words));
     this.at = at;
   }
@@ -77,6 +79,7 @@ class Hand {
     if (this.frame) return this.stop();
     const { view } = this;
     const { kind, result: now, width } = view;
+    const [top, bottom] = kind.tall;
     const svg = view.place.querySelector("svg");
     const still = globalThis.matchMedia?.("(prefers-reduced-motion: reduce)").matches;
     const start = performance.now();
@@ -86,8 +89,8 @@ class Hand {
       const part = still ? Math.floor(gone * 6) / 6 : gone;
       this.clear();
       const { x, at, right } = kind.played(now, width, part);
-      const cover = node("rect", { x, y: 28, width: Math.max(0, right - x), height: 240, class: "everybyte-cover" });
-      const words = Object.assign(node("text", { x: x + (part > 0.6 ? -6 : 6), y: 44, "text-anchor": part > 0.6 ? "end" : "start", class: "everybyte-free" }), { textContent: amount(now.total[at]) });
+      const cover = node("rect", { x, y: top - 8, width: Math.max(0, right - x), height: bottom - top + 8, class: "everybyte-cover" });
+      const words = Object.assign(node("text", { x: x + (part > 0.6 ? -6 : 6), y: top + 8, "text-anchor": part > 0.6 ? "end" : "start", class: "everybyte-free" }), { textContent: amount(now.total[at]) });
       this.over = svg.appendChild(node("g", { "aria-hidden": "true" }, cover, words));
       if (gone < 1) this.frame = requestAnimationFrame(tick);
       else this.stop();
@@ -99,6 +102,6 @@ class Hand {
     if (this.frame) cancelAnimationFrame(this.frame);
     this.frame = 0;
     this.clear();
-    if (this.button) this.button.textContent = "\u25b6 play the step";
+    if (this.button) this.button.textContent = PLAY;
   }
 }
