@@ -14,19 +14,17 @@ ENDS = {"after_forward": "forward", "after_backward": "backward", "after_step": 
 
 def phases(trace) -> list[tuple[str, int, int]]:
     """(name, first place, end) of the phases of a step, one after another. trace: as `draw.timeline` takes it."""
-    length = len(trace.live)
     if (operations := getattr(trace, "operations", None)) is None:
         ends = {at: ENDS[name] for name, at in trace.marks.items() if name in ENDS}
-        starts = [0, *sorted(ends)][: len(ends)]
-        names = [ends[at] for at in sorted(ends)] or ["step"]
-        starts = starts or [0]
+        last = ends[max(ends)] if ends else "step"
+        said = [next((ends[end] for end in sorted(ends) if end > at), last) for at in range(len(trace.live))]
     else:
         said = [_phase(moment) for _, moment, _ in operations]
         first = next((name for name in said if name), "step")
         said = list(accumulate(said, _turned, initial=first))[1:]
-        runs = [(name, len(list(run))) for name, run in groupby(said)]
-        names, starts = [name for name, _ in runs], [0, *accumulate(count for _, count in runs)][:-1]
-    return [(n, at, end) for n, at, end in zip(names, starts, [*starts[1:], length], strict=True) if end > at]
+    runs = [(name, len(list(run))) for name, run in groupby(said)]
+    starts = accumulate((count for _, count in runs), initial=0)
+    return [(name, at, at + count) for (name, count), at in zip(runs, starts, strict=False)]
 
 
 def _turned(before, name):

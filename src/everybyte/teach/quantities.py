@@ -11,6 +11,11 @@ _LARGEST = 10**300
 _NUMBER = re.compile(r"[-+]?(?:\d[\d,_]*(?:\.[\d,]*)?|\.\d+)(?:[eE][-+]?\d{1,3})?", re.ASCII)
 #: A plain number from here on is a count of bytes even where the exercise asks for GiB.
 _SURELY_BYTES = 2**20
+#: Before and between the numbers of a guess; what people write for a unit; thousands of what is no memory.
+_ABOUT = re.compile(r"^(?:~|≈|about|around|roughly|ca\.?)\s*", re.IGNORECASE)
+_TO = re.compile(r"\s*(?:-|\u2013|\bto\b)\s*")
+_SAID = {unit.lower(): unit for unit in units.UNITS} | {u[0].lower(): u for u in units.UNITS if u.endswith("iB")}
+_TIMES = {"k": 10**3, "m": 10**6, "b": 10**9}
 
 
 def missing(answer: object) -> bool:
@@ -33,13 +38,6 @@ def read(answer: object, unit: str) -> Fraction:
     if memory and abs(value) < _SURELY_BYTES:
         return value * units.UNITS[unit]
     return value
-
-
-#: Before and between the numbers of a guess; what people write for a unit; thousands of what is no memory.
-_ABOUT = re.compile(r"^(?:~|≈|about|around|roughly|ca\.?)\s*", re.IGNORECASE)
-_TO = re.compile(r"\s*(?:-|\u2013|\bto\b)\s*")
-_SAID = {unit.lower(): unit for unit in units.UNITS} | {f"{u[0].lower()}": u for u in units.UNITS if u.endswith("iB")}
-_TIMES = {"k": 10**3, "m": 10**6, "b": 10**9}
 
 
 def guess(answer: object, unit: str) -> Fraction:
