@@ -108,8 +108,8 @@ def record(out, title, run, inputs, saved=(), results=(), slot=0, node=None):
 
 
 def _unpacked(saved):
-    """The tensor that was saved in forward; a checkpointed block is recomputed here."""
-    return saved if isinstance(saved, Tensor) else saved.frame.unpack(saved.index)
+    """The tensor that was saved in forward, or what is none; a checkpointed block is recomputed here."""
+    return saved.frame.unpack(saved.index) if isinstance(saved, Held) else saved
 
 
 def backward(tape, loss, gradient):
@@ -240,9 +240,7 @@ class _Frame:
 
     def __init__(self, tape, function, inputs, saves):
         self.tape, self.function, self.saves = tape, function, saves
-        self.inputs = [
-            (tape.pack(x), True, x.node is not None) if isinstance(x, Tensor) else (x, False, False) for x in inputs
-        ]
+        self.inputs = [(tape.pack(x), x.node is not None) if isinstance(x, Tensor) else (x, False) for x in inputs]
         self.held, self.recomputed, self.kept = [], None, []
 
     def pack(self, x):
@@ -272,8 +270,9 @@ class _Frame:
             return saved
 
         arguments = []
-        for x, saved, wanted in self.inputs:
-            arguments.append(_unpacked(x).alias() if saved else x)
+        for x, wanted in self.inputs:
+            x = _unpacked(x)
+            arguments.append(x.alias() if isinstance(x, Tensor) else x)
             if wanted:
                 arguments[-1].node = _End
         x = None

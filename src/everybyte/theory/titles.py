@@ -113,7 +113,7 @@ TITLES: dict[str, dict[str, tuple]] = {
         "float": ("{}: fp32",), "pow": ("{}: square",), "mean": ("{}: mean",), "add": ("{}: plus epsilon",), "rsqrt": ("{}: inverse root",),
         "mul": ("{}: normed", "{}: times weight"), "to": ("{}",),
     },
-    "OffsetNorm.normed": {
+    "normed": {
         "pow": ("{}: square",), "mean": ("{}: mean",), "add": ("{}: plus epsilon",), "rsqrt": ("{}: inverse root",), "mul": ("{}: normed",),
     },
     "gelu_tanh": {
@@ -152,13 +152,7 @@ TITLES: dict[str, dict[str, tuple]] = {
         "mul": ("experts' gate scaled", "experts' inner", "experts' product"),
     },
     "PlainNorm.forward": {"float": ("{}: fp32",), "type_as": ("{}: cast",), "mul": ("{}",)},
-    "PlainNorm.normed": {
-        "pow": ("{}: square",), "mean": ("{}: mean",), "add": ("{}: plus epsilon",), "rsqrt": ("{}: inverse root",), "mul": ("{}: normed",),
-    },
     "WeightlessNorm.forward": {"float": ("{}: fp32",), "type_as": ("{}",)},
-    "WeightlessNorm.normed": {
-        "pow": ("{}: square",), "mean": ("{}: mean",), "add": ("{}: plus epsilon",), "rsqrt": ("{}: inverse root",), "mul": ("{}: normed",),
-    },
     "ComplexRotary.forward": {"float": ("positions in fp32",), "mul": ("angles", "turns scaled"), "ones_like": ("ones",), "polar": ("turns",)},
     "turn_complex": {
         "float": ("q in fp32", "k in fp32"), "reshape": ("q in pairs", "k in pairs"), "view_as_complex": ("q pairs", "k pairs"),

@@ -8,6 +8,11 @@ from torch import nn
 from torch.nn import functional as F
 
 
+def normed(x, eps):
+    """x over the root of its mean square, of norms that have a function of their own for it."""
+    return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + eps)
+
+
 class RMSNorm(nn.Module):
     """A norm in fp32, operation by operation."""
 
@@ -36,23 +41,17 @@ class OffsetNorm(RMSNorm):
     """Gemma's, which multiplies by 1 + weight, in fp32 too."""
 
     def forward(self, x):
-        wide = self.normed(x.float())
+        wide = normed(x.float(), self.eps)
         wide = wide * (1.0 + self.weight.float())
         return wide.type_as(x)
-
-    def normed(self, x):
-        return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + self.eps)
 
 
 class PlainNorm(RMSNorm):
     """Llama 4's, which multiplies by the weight last."""
 
     def forward(self, x):
-        out = self.normed(x.float()).type_as(x)
+        out = normed(x.float(), self.eps).type_as(x)
         return out * self.weight
-
-    def normed(self, x):
-        return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + self.eps)
 
 
 class WeightlessNorm(nn.Module):
@@ -61,10 +60,7 @@ class WeightlessNorm(nn.Module):
     eps = 1e-6
 
     def forward(self, x):
-        return self.normed(x.float()).type_as(x)
-
-    def normed(self, x):
-        return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + self.eps)
+        return normed(x.float(), self.eps).type_as(x)
 
 
 def gelu_tanh(x):
