@@ -18,7 +18,7 @@ from ..theory import alignment as passes
 from ..theory import letters
 from ..theory.budget import Budget, budget
 from ..theory.sharding import share
-from .colocated import Timeline, phases
+from .colocated import ENGINE, Timeline, phases
 from .engines import Engine, EngineServing, served
 from .headroom import Headroom, computes, kept_free
 from .serving import cache_bytes
@@ -35,7 +35,6 @@ MODELS: Mapping[Method, tuple[str, ...]] = {
 Frozen = Literal["whole", "sharded", "none"]
 #: What generates with: a copy of the policy's weights in 16 bits, or the trainer's own.
 Weights = Literal["copy", "shared"]
-ENGINE = "rollout engine"
 #: Those that train.
 TRAINED = ("policy", "value model")
 

@@ -15,6 +15,9 @@ from ..catalog import Gpu
 from ..catalog.weights import weights
 from ..common.tables import Shown, Table
 
+#: What is held by the engine, among the models of an `Alignment`.
+ENGINE = "rollout engine"
+
 
 @dataclass(frozen=True)
 class Phase:
@@ -88,9 +91,9 @@ def _sum(*held):
 def phases(said: Any) -> Iterator[Phase]:
     """The phases of an iteration. said: an `Alignment` with a `Rollout`."""
     rollout, model = said.rollout, said.objective.model
-    engine = said.held["rollout engine"]
+    engine = said.held[ENGINE]
     decided = rollout.decided(model, said.gpu) if said.gpu is not None else None
-    models = [parts for name, parts in said.between.items() if name != "rollout engine"]
+    models = [parts for name, parts in said.between.items() if name != ENGINE]
     trainer, standing = _sum(*models), {"other": engine.get("other", 0)}
     loaded = {"parameters": engine["parameters"]} | standing
     cached = {"cache": engine["cache"]}
@@ -98,9 +101,9 @@ def phases(said: Any) -> Iterator[Phase]:
     bucket = {"unsharded": rollout.bucket or max(width * w.numbers for w in weights(model) if w.count)}
     kept = {"weights of the engine": engine["parameters"]} if rollout.asleep and rollout.level == 1 else {}
 
-    moved = trainer if rollout.offloaded else {}
+    stays, moved = ({}, trainer) if rollout.offloaded else (trainer, {})
     passes = {"activations": decided.profiled if decided else 0}
-    yield Phase("generate", _sum({} if rollout.offloaded else trainer, loaded, cached, passes), moved)
+    yield Phase("generate", _sum(stays, loaded, cached, passes), moved)
     for name, size in said.scoring.items():
         own = _sum(*said.between.values())
         yield Phase(f"score: {name}", _sum(own, {"activations": size - sum(own.values())}), kept)
@@ -112,7 +115,7 @@ def phases(said: Any) -> Iterator[Phase]:
     elif rollout.staged:
         yield Phase("wake: weights", _sum(policy, loaded), rest)
         yield Phase("sync weights", _sum(policy, loaded, bucket), rest)
-        yield Phase("wake: cache", _sum({} if rollout.offloaded else trainer, loaded, cached), moved)
+        yield Phase("wake: cache", _sum(stays, loaded, cached), moved)
     else:
         yield Phase("wake: all", _sum(policy, loaded, cached), rest)
         yield Phase("sync weights", _sum(policy, loaded, cached, bucket), rest)

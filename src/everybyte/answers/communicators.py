@@ -1,5 +1,7 @@
 """The communicators of a setup: one for each dimension of its mesh that communicates."""
 
+from collections.abc import Sequence
+
 from ..ask.setup import Setup
 from ..catalog import Gpu
 from ..catalog.outside import FIRST, Communicator
@@ -22,7 +24,6 @@ def communicators(setup: Setup, gpu: Gpu) -> list[Communicator]:
     return found
 
 
-def taken(setup: Setup | None, gpu: Gpu) -> int:
+def taken(talking: Sequence[Communicator], gpu: Gpu) -> int:
     """What they take of each GPU, with what the first one takes more; 0 where nobody communicates."""
-    talking = communicators(setup, gpu) if setup is not None else []
     return sum(one.bytes(gpu) for one in talking) + FIRST * bool(talking)

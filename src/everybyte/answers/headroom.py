@@ -106,12 +106,11 @@ def _defaults(gpu, setup):
         "fragmentation": Term("fragmentation", 22 * _MIB, **_SAID["fragmentation"]),
     }
     talking = communicators(setup, gpu) if setup is not None else []
-    named = (
-        ", ".join(f"{one.axis} {units.text(one.bytes(gpu))}" for one in talking)
-        + f", the first {units.text(FIRST)} more"
-    )
-    reason = f"{_SAID['nccl']['reason']}: {named}" if talking else "no other GPU"
-    found["nccl"] = Term("nccl", taken(setup, gpu), reason, _SAID["nccl"]["source"])
+    reason = "no other GPU"
+    if talking:
+        named = ", ".join(f"{one.axis} {units.text(one.bytes(gpu))}" for one in talking)
+        reason = f"{_SAID['nccl']['reason']}: {named}, the first {units.text(FIRST)} more"
+    found["nccl"] = Term("nccl", taken(talking, gpu), reason, _SAID["nccl"]["source"])
     return found | {"other": Term("other", 0, **_SAID["other"])}
 
 

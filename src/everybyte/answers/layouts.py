@@ -19,7 +19,7 @@ from ..common.tables import Table
 from ..rules import LAYOUT, check
 from ..theory.budget import Budget, budget, heaviest, heavy, not_derived
 from . import throughput
-from .communicators import taken
+from .communicators import communicators, taken
 from .headroom import PLAYED, PYTORCH, ROUNDING, Headroom, computes, kept_free
 from .rates import MEMORY, TOGETHER, Load
 from .work import held, phase_work, short_of, standing
@@ -127,7 +127,7 @@ class Layout:
     @property
     def nccl(self) -> int:
         """Bytes that NCCL's communicators take of each GPU."""
-        return taken(self.setup, self.gpu)
+        return taken(communicators(self.setup, self.gpu), self.gpu)
 
     @property
     def reserved(self) -> int | None:

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
+from inspect import signature
 from typing import Literal
 
 from ..ask.choices import DTYPE_BYTES
@@ -226,22 +227,12 @@ def serve(
     return Serving(model, gpu, context, prompt, found, *kept, moments(found or 1), after)
 
 
-#: What `serve` has where it is not said, of what an `Engine` says itself.
-_UNSAID = {
-    "prompt": None,
-    "cache": "dynamic",
-    "weights": "bf16",
-    "cache_dtype": "bf16",
-    "page": PAGE,
-    "headroom": Headroom(),
-}
-
-
 def _by(engine, model, gpu, context, concurrency, beside):
     """What an engine decides. Raise ValueError for what is said beside it."""
     checks.kind("serve", "engine", engine, Engine)
+    unsaid = {name: said.default for name, said in signature(serve).parameters.items()} | {"headroom": Headroom()}
     for name, value in beside.items():
-        if value != _UNSAID[name]:
+        if value != unsaid[name]:
             raise ValueError(
                 f"serve.{name}: {checks.shown(value)} with an engine; allowed: what Engine(...) says of it"
             )
