@@ -237,7 +237,6 @@ def test_an_h200_reserved_what_is_played(name):
     played = eb.epoch(
         ran.llama(3), eb.Setup(batch=4, sequence=4096, precision="bf16"), lengths, order="given", gpu="h200", **said
     ).played
-    lines = (ROOT / "labs/records/scripts/h200.jsonl").read_text().splitlines()
-    (seen,) = [found["printed"]["FOUND"] for found in map(json.loads, lines) if found["name"] == f"epoch {name}"]
+    seen = ran.scripts()[f"epoch {name}"]["printed"]["FOUND"]
     apart = [abs(step[2] - most) for step, most in zip(seen, accumulate(played.reserved, max), strict=True)]
     assert sum(not difference for difference in apart) >= equal and max(apart) <= most

@@ -7,6 +7,7 @@ from itertools import islice
 from pathlib import Path
 
 import pytest
+import ran
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -175,8 +176,7 @@ DIED["llama-1b mixed full"] = 18, {"precision": "bf16-mixed", "checkpointing": "
 @pytest.mark.parametrize("name", DIED)
 def test_an_error_of_a_real_gpu_says_where_in_the_step_it_died(name):
     batch, setup, first = DIED[name]
-    lines = (ROOT / "labs/records/scripts/h200.jsonl").read_text("utf-8").splitlines()
-    (line,) = (line for line in map(json.loads, lines) if line["name"] == f"{name} batch {batch}")
+    line = ran.scripts()[f"{name} batch {batch}"]
     asked = eb.model("llama-3.2-1b"), eb.Setup(batch=batch, **setup)
     found = eb.explain(asked, line["told"]["error"])
     assert "it died in loss backward, at log-softmax backward" in found.names[1] and found.unexplained == 0

@@ -1,11 +1,11 @@
 """What fits: held against trying every value; and where nothing does, what is said."""
 
 import json
-from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from ran import scripts
 
 import everybyte as eb
 from everybyte import units
@@ -552,12 +552,8 @@ def test_a_context_is_its_gpu_s():
     assert "out-of-memory messages" in contexts["h100-80gb"].source and "largest of three" in contexts["l40s"].source
 
 
-#: The record of scripts that an H200 ran.
-H200 = Path(__file__).parents[1] / "labs" / "records" / "scripts" / "h200.jsonl"
-
-
 _UNDROPPED = {"precision": "bf16-mixed", "dropout": 0.0}
-#: A border of the record's -> (model, sequence, setup).
+#: A border of what an H200 ran -> (model, sequence, setup).
 BORDERS = {
     "gpt2 mixed": ("gpt2", 1024, _UNDROPPED),
     "gpt2 mixed expandable": ("gpt2", 1024, _UNDROPPED),
@@ -572,7 +568,7 @@ BORDERS = {
 @pytest.mark.parametrize("border", BORDERS)
 def test_a_gpu_ran_what_fits_and_not_the_next(border):
     """An H200 ran the largest batch of each border, and died of one sequence more."""
-    measured = {one["name"]: one for one in map(json.loads, H200.read_text().splitlines())}
+    measured = scripts()
     (name, sequence, said), setting = BORDERS[border], "expandable_segments:True" * ("expandable" in border)
     found = fit(eb.model(name, code="transformers"), eb.Setup(sequence=sequence, **said), "h200", configuration=setting)
     ran, died = (measured[f"{border} batch {found.value + more}"] for more in (0, 1))

@@ -1,6 +1,5 @@
 """The computed time beside published runs and our own steps, and what is said of layouts whose times are ranges."""
 
-import json
 import math
 from dataclasses import replace
 from functools import cache
@@ -8,6 +7,7 @@ from pathlib import Path
 from statistics import median
 
 import pytest
+import ran
 
 import everybyte as eb
 from everybyte.answers import rates, throughput
@@ -37,17 +37,11 @@ def published():
 
 
 @cache
-def scripts():
-    lines = (RECORDS / "scripts" / "h200.jsonl").read_text(encoding="utf-8").splitlines()
-    return {row["name"]: row["printed"] for row in map(json.loads, lines)}
-
-
-@cache
 def own():
     """(name, the range, measured over computed seconds, whether it set a rate) of each timed step of the record."""
     measured = [m for m in read(RECORDS / "h200.jsonl").measurements if m.step_ms and not m.settings["asked"]["tf32"]]
     steps = [(m.model, m.setup, m.step_ms) for m in measured if m.setup.optimizer != "muon"]
-    theirs = median(scripts()[LLAMA_4096]["MILLISECONDS"])
+    theirs = median(ran.scripts()[LLAMA_4096]["printed"]["MILLISECONDS"])
     steps.append((eb.model("llama-3.2-1b"), eb.Setup(batch=4, sequence=4096, precision="bf16"), theirs))
     found = []
     for model, setup, taken in steps:
@@ -98,7 +92,7 @@ def test_the_error_is_what_is_stated():
 
 
 def test_rates_are_those_of_the_record():
-    found = scripts()["rates"]["FOUND"]
+    found = ran.scripts()["rates"]["printed"]["FOUND"]
     gpu, taken = eb.gpu("h200"), {what: (milliseconds / 1e3, amount) for what, milliseconds, amount in found}
     shares = {
         kind: [n / s / gpu.flops(short) for what, (s, n) in taken.items() if what.startswith(f"product torch.{kind}")]

@@ -1,8 +1,26 @@
 """What scripts of `tools/beside` ran on a GPU, in the library's own terms."""
 
+import json
+from functools import cache
+from pathlib import Path
 from random import Random
 
 import everybyte as eb
+
+
+@cache
+def scripts(file: str = "records/scripts/h200") -> dict[str, dict]:
+    """{name: its line} of a file of `labs`: the scripts that a GPU ran, or that were rehearsed.
+
+    Raises:
+        ValueError: two of one name.
+    """
+    path = Path(__file__).resolve().parents[1] / f"labs/{file}.jsonl"
+    lines = [json.loads(line) for line in path.read_text("utf-8").splitlines()]
+    found = {line["name"]: line for line in lines}
+    if len(found) < len(lines):
+        raise ValueError(f"{file}: {len(lines)} lines of {len(found)} names; allowed: one of each")
+    return found
 
 
 def llama(layers: int) -> eb.Model:

@@ -1,10 +1,9 @@
 """What a compiled step keeps: with the whole budget what the formula says of the eager one, with none the inputs alone."""
 
-import json
-from pathlib import Path
 from random import Random
 
 import pytest
+import ran
 import torch
 from torch import nn
 from torch.nn import functional as F
@@ -75,9 +74,8 @@ SHAPES = {"gpt=float32": ("fp32", 0), "gpt=bfloat16": ("bf16", -8)}
 @pytest.mark.parametrize("kind", SHAPES)
 def test_a_rehearsed_block_saves_as_much(kind):
     """On an H200 cuDNN's attention has 8 bytes less of random state than flash attention."""
-    record = Path(__file__).resolve().parents[2] / "labs/rehearsals/scripts/h200.jsonl"
-    found = {one["name"]: one["printed"] for one in map(json.loads, record.read_text("utf-8").splitlines())}
-    one, two = (found[f"layers compile {kind} layers={n}"]["FOUND"][-1][0] for n in (1, 2))
+    found = ran.scripts("rehearsals/scripts/h200")
+    one, two = (found[f"layers compile {kind} layers={n}"]["printed"]["FOUND"][-1][0] for n in (1, 2))
     precision, less = SHAPES[kind]
     model = eb.model("gpt2").replace(width=2048, heads=16, head_width=128, ffn_width=8192, positions=2048)
     setup = eb.Setup(batch=1, sequence=2048, precision=precision)
@@ -100,9 +98,7 @@ class Net(nn.Module):
 
 @pytest.mark.parametrize("words", [512, 511])
 def test_an_h200s_forward_left_what_is_cut_here(words):
-    record = Path(__file__).resolve().parents[2] / "labs/records/scripts/h200.jsonl"
-    lines = map(json.loads, record.read_text("utf-8").splitlines())
-    left = next(one["printed"]["FOUND"] for one in lines if one["name"] == f"compiled default {words}").split()[0]
+    left = ran.scripts()[f"compiled default {words}"]["printed"]["FOUND"].split()[0]
     tokens = torch.zeros(2048, dtype=torch.int64)
     cut, _ = saving.compiled(lambda: Net(words), tokens, tokens)
     assert sum(one.bytes for one in cut if one.made not in ("parameter", "input")) + 4 == int(left)  # and the loss

@@ -4,14 +4,15 @@ import json
 from pathlib import Path
 
 import pytest
+import ran
 import torch
 
 from everybyte.dryrun import quantized, saving
 from everybyte.formulas.quantized import RECIPES, saved
 from everybyte.formulas.quantized import quantized as formula
 
-LABS = Path(__file__).resolve().parents[2] / "labs/rehearsals"
-ENGINE = [json.loads(line) for line in (LABS / "transformer_engine.jsonl").read_text("utf-8").splitlines()]
+RECORD = Path(__file__).resolve().parents[2] / "labs/rehearsals/transformer_engine.jsonl"
+ENGINE = [json.loads(line) for line in RECORD.read_text("utf-8").splitlines()]
 FORMS = {
     "1 by 128": "FP8, 1 by 128, multiples of 4",
     "128 by 128": "FP8, 128 by 128, multiples of 4",
@@ -59,9 +60,8 @@ def test_a_layer_saves_16_bits_as_written_and_8_compiled(recipe):
     assert sum(beside(cut)) - of_weight == saved(TORCHAO.get(recipe, "bf16"), tokens, inputs, outputs)["input"]
 
 
-def rehearsed(gpu):
-    lines = (LABS / f"scripts/{gpu}.jsonl").read_text("utf-8").splitlines()
-    return {line["name"]: line["printed"].get("FOUND") for line in map(json.loads, lines)}
+def rehearsed(gpu, name):
+    return ran.scripts(f"rehearsals/scripts/{gpu}")[f"linear {name}"]["printed"]["FOUND"]
 
 
 @pytest.mark.parametrize(
@@ -77,14 +77,14 @@ def rehearsed(gpu):
     ],
 )
 def test_a_rehearsed_layer_saves_as_much(gpu, name, recipe, scalars):
-    kept = rehearsed(gpu)[f"linear {name}"]["saved"]
+    kept = rehearsed(gpu, name)["saved"]
     found = sum(size for known, *_, size in kept if known != "weight")
     assert found == sum(saved(recipe, 8192, 4096, 14336).values()) + scalars
 
 
 def test_fsdp_gathers_a_byte_a_weight_in_8_bits():
-    found = rehearsed("h200")
-    assert (found["linear gather"]["gathered"], found["linear gather8"]["gathered"]) == (2 * 4096 * 14336, 4096 * 14336)
+    found = [rehearsed("h200", name)["gathered"] for name in ("gather", "gather8")]
+    assert found == [2 * 4096 * 14336, 4096 * 14336]
 
 
 def test_what_is_no_form_or_recipe_is_named():

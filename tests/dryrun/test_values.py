@@ -1,10 +1,9 @@
 """Values that a batch is given with: a dry run follows them to where they decide a size, and no further."""
 
-import json
-from pathlib import Path
 from random import Random
 
 import pytest
+import ran
 import torch
 from torch import nn
 from transformers import Qwen3VLConfig, Qwen3VLForConditionalGeneration
@@ -13,7 +12,6 @@ from transformers.models.qwen3_vl.modeling_qwen3_vl import Qwen3VLVisionModel
 
 import everybyte as eb
 
-RECORD = Path(__file__).parents[2] / "labs" / "records" / "scripts" / "h200.jsonl"
 OWN = eb.Setup(precision="own")
 
 
@@ -123,8 +121,7 @@ def pictures(batch, text, tokens):
 #: each of which has 8 bytes less under its PyTorch 2.11: four of the text, of the tower six for each of two pictures.
 @pytest.mark.parametrize(("words", "threads", "calls"), [("", 1, 4 + 6 * 2), (",full", 2, 0), (",frozen", 1, 4)])
 def test_a_model_of_pictures_and_text_takes_what_an_h200_did(words, threads, calls):
-    lines = map(json.loads, RECORD.read_text(encoding="utf-8").splitlines())
-    seen = next(line for line in lines if line["name"] == f"pictures {words}")["printed"]["FOUND"][-1][0]
+    seen = ran.scripts()[f"pictures {words}"]["printed"]["FOUND"][-1][0]
     trace = eb.dry_run(small(words), OWN, batch=pictures(2, 512 - 196, 196))
     assert seen == trace.peak + 2**26 + threads * 2**20 - 8 * calls
 

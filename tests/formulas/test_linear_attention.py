@@ -1,11 +1,10 @@
 """What a layer with a state saves and takes, against transformers' torch code on tensors without data."""
 
-import json
 from itertools import accumulate
-from pathlib import Path
 from random import Random
 
 import pytest
+import ran
 import torch
 from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM
@@ -18,7 +17,6 @@ from transformers.models.qwen3_next.modeling_qwen3_next import (
 
 import everybyte as eb
 
-REHEARSED = Path(__file__).resolve().parents[2] / "labs/rehearsals/linear_attention.jsonl"
 #: One layer of Qwen3-Next (`gdn`) and of Kimi Linear (`kda`), as `tools/beside/scripts/linear_attention.py` has them.
 SHAPES = {
     kind: {"state_key_heads": keys, "state_heads": 32, "state_rows": 128, "state_columns": 128, "chunk": 64}
@@ -143,8 +141,8 @@ def test_what_a_layer_holds_while_it_generates(kind, tokens):
 @pytest.mark.parametrize("name", RULES)
 def test_rehearsed_rules(name):
     """PyTorch's CUDA code and FLA's kernels on a driver that does nothing: bytes saved, and the delta rule's most."""
-    (line,) = [one for one in map(json.loads, REHEARSED.read_text().splitlines()) if one["name"] == name]
-    rows = [row[1:] for row in line["printed"]["FOUND"] if row[0] == "rule"]
+    found = ran.scripts("rehearsals/linear_attention")[name]["printed"]["FOUND"]
+    rows = [row[1:] for row in found if row[0] == "rule"]
     assert [row[0] for row in rows] == [512, 1000, 4096]
     for tokens, saved, _, most in rows:
         at = SHAPES[name[:3]] | {"batch": 1, "sequence": tokens, "compute_bytes": 2}

@@ -1,14 +1,10 @@
 """What a run does beside training, against an H200: `tools/beside/scripts/phases.py`, a Llama of four layers under `Trainer`."""
 
-import json
-from pathlib import Path
-
 import pytest
 import ran
 
 import everybyte as eb
 
-RECORD = Path(__file__).resolve().parents[2] / "labs/records/scripts/h200.jsonl"
 MODEL = ran.llama(4)
 SETUP = eb.Setup(batch=8, sequence=256, precision="bf16-mixed")
 
@@ -16,8 +12,7 @@ SETUP = eb.Setup(batch=8, sequence=256, precision="bf16-mixed")
 @pytest.fixture(scope="module")
 def seen():
     """Phase -> (the most bytes requested in it, those left after it, the most reserved)."""
-    (found,) = [one for line in RECORD.read_text().splitlines() if (one := json.loads(line))["name"] == "phases"]
-    return found["printed"]["FOUND"]
+    return ran.scripts()["phases"]["printed"]["FOUND"]
 
 
 def test_logits_that_are_kept(seen):

@@ -1,15 +1,11 @@
 """DeepSeek-V3's code at its own dimensions, and the largest open models on clusters."""
 
-import json
-from pathlib import Path
-
 import pytest
+import ran
 from agreeing import to_the_byte
 
 import everybyte as eb
 
-#: The record of scripts that an H200 ran, with PyTorch 2.11 and transformers 5.23.
-RECORD = Path(__file__).resolve().parents[2] / "labs" / "records" / "scripts" / "h200.jsonl"
 CLUSTER = eb.Setup(batch=1, sequence=4096, precision="bf16", gpus=256, sharding="zero3", checkpointing="full")
 
 
@@ -69,7 +65,7 @@ def test_what_a_layer_of_latent_attention_keeps():
             formula.at(model, setup.replace(precision=precision))
 
 
-#: The record's runs -> (a model of the catalog, what its configuration is told, bytes that the GPU kept in each layer beyond the theory's).
+#: Runs of an H200, with PyTorch 2.11 and transformers 5.23 -> (a model of the catalog, what its configuration is told, bytes that the GPU kept in each layer beyond the theory's).
 #: cuDNN's attention runs there: 16 bytes of random state in place of flash attention's 24; and its output lies otherwise than the
 #: memory-efficient kernel's, which has no state on the GPU, so that a copy of it is kept.
 SMALL = {
@@ -101,12 +97,11 @@ RUNS = {
 @pytest.mark.parametrize("kind", RUNS)
 def test_an_h200_asked_for_as_many_bytes(kind):
     """Beside two workspaces of cuBLAS: 4 bytes, and in bf16 rotary frequencies, which stay in fp32."""
-    told = {one["name"]: one["told"] for one in map(json.loads, RECORD.read_text("utf-8").splitlines())}
     name, sizes, kept = RUNS[kind]
     model = eb.model(name).replace(**sizes)
     for words, changes, beside in (
         ("bf16,sdpa", {"precision": "bf16"}, 4 + 128 + 3 * kept),
         ("mixed,sdpa,full", {"precision": "bf16-mixed", "checkpointing": "full"}, 4),
     ):
-        asked = told[f"{kind} {words}"]["end"]["requested_bytes"][1]
+        asked = ran.scripts()[f"{kind} {words}"]["told"]["end"]["requested_bytes"][1]
         assert asked - eb.budget(model, eb.Setup(batch=4, sequence=512, **changes)).peak == 2 * 2**25 + beside

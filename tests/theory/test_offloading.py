@@ -1,11 +1,9 @@
 """What autograd saves, in the memory of the CPU: against what an H200 was asked for."""
 
-import json
-from pathlib import Path
+import ran
 
 import everybyte as eb
 
-RECORD = Path(__file__).resolve().parents[2] / "labs/records/scripts/h200.jsonl"
 #: The Llama of `tools/beside/scripts/methods.py`, and its step.
 LLAMA = eb.model("llama-3.1-8b").replace(
     layers=3, width=1024, heads=16, kv_heads=4, head_width=64, ffn_width=2816, vocabulary=32003, tied=False
@@ -17,7 +15,7 @@ CUDNN = 8 * LLAMA.layers
 
 def test_an_h200_was_asked_for_as_much_less():
     """Requested bytes at the peak of a step whose saved tensors stand in pinned memory, and of the same without."""
-    rows = [json.loads(line) for line in RECORD.read_text("utf-8").splitlines()]
+    rows = ran.scripts().values()
     there = {row["name"]: row["printed"]["FOUND"][2][0] for row in rows if row["group"] == "methods"}
     here, away = (eb.budget(LLAMA, SETUP.replace(offload=where)).peak for where in ("none", "activations"))
     assert there["foreach"] - there["pinned"] == here - away - CUDNN == 575_782_960
