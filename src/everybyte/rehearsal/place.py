@@ -25,7 +25,7 @@ FOLDER, VARIABLE = ".venv-rehearsal", "EVERYBYTE_REHEARSAL_VENV"
 #: which has another name there; 2.11 by what labs/README.md says of the H200's record.
 TORCHES = {
     "2.13": "2.13.0", "2.12": "2.12.1", "2.11": "2.11.0", "2.10": "2.10.0", "2.9": "2.9.1", "2.8": "2.8.0", "2.7": "2.7.1",
-    "2.6": "2.6.0", "2.5": "2.5.1",
+    "2.6": "2.6.0", "2.5": "2.5.1", "2.4": "2.4.1",
 }  # fmt: skip
 DEFAULT = next(iter(TORCHES.values()))
 #: Packages that the labs need beside it.
