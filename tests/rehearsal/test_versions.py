@@ -151,9 +151,9 @@ def test_one_set_of_packages_has_one_name():
 def test_a_release_of_pytorch_is_the_version_of_it_that_was_tried():
     assert place.version("2.9") == "2.9.1" and place.version("2.9.0") == "2.9.0"
     assert all(version.startswith(release) for release, version in place.TORCHES.items())
-    for said in ("2.4", "3", "2.9.1+cu128", "nightly", "2.9.1.0", 2.9):
+    for said in ("2.3", "3", "2.9.1+cu128", "nightly", "2.9.1.0", 2.9):
         with pytest.raises(
-            ValueError, match=r"^rehearse\.torch: .*allowed: 2\.13, 2\.12, .*, 2\.5, or a version of theirs"
+            ValueError, match=r"^rehearse\.torch: .*allowed: 2\.13, 2\.12, .*, 2\.4, or a version of theirs"
         ):
             place.version(said)
 
@@ -198,6 +198,8 @@ def test_names_that_pytorch_had_to_2_6():
     before = compiled._counts["benchmarks"]
     assert done == [("nonzero", "CUDA")] and pads.should_pad("a", 10.0, 10.0)
     assert clocks.TritonBenchmarker().benchmark_gpu(len) == 10.0 and compiled._counts["benchmarks"] == before + 1
+    with pytest.raises(ValueError, match=r"^rehearse\.torch: 2\.4 with torch\.compile: .*; allowed: 2\.5 to 2\.13"):
+        compiled.choose_padding(types.SimpleNamespace(), padded=False)
 
 
 def test_an_environment_is_found_and_none_is_made(monkeypatch, tmp_path):

@@ -104,7 +104,10 @@ def choose_padding(pad_mm, padded: bool) -> None:
 
     To PyTorch 2.6 the function's name is `should_pad`.
     """
-    name = "is_padded_faster" if hasattr(pad_mm, "is_padded_faster") else "should_pad"
+    name = next((name for name in ("is_padded_faster", "should_pad") if hasattr(pad_mm, name)), None)
+    if name is None:
+        raise ValueError("rehearse.torch: 2.4 with torch.compile: what Inductor pads is not told there; allowed: 2.5 to 2.13, or a script "
+                         "that does not compile")  # fmt: skip
     original = getattr(pad_mm, name)
 
     def is_padded_faster(key, plain, with_padding):

@@ -21,8 +21,8 @@ from . import libraries, stubs
 #: The environment's folder in the project, and the variable that names another one.
 FOLDER, VARIABLE = ".venv-rehearsal", "EVERYBYTE_REHEARSAL_VENV"
 #: Release of PyTorch -> the version of it that was tried, the default first. What was tried: a GPT's steps in one file, eager and
-#: compiled; Hugging Face's Llama; FSDP1 and FSDP2 on rank 0 of 2; FSDP1 on two processes. Of 2.5 not FSDP2,
-#: which has another name there; 2.11 by what labs/README.md says of the H200's record.
+#: compiled; Hugging Face's Llama; FSDP1 and FSDP2 on rank 0 of 2; FSDP1 on two processes. Of 2.5 and 2.4 not Hugging Face's Llama, and
+#: FSDP2 by its name of then; of 2.4 nothing compiled; 2.11 by what labs/README.md says of the H200's record.
 TORCHES = {
     "2.13": "2.13.0", "2.12": "2.12.1", "2.11": "2.11.0", "2.10": "2.10.0", "2.9": "2.9.1", "2.8": "2.8.0", "2.7": "2.7.1",
     "2.6": "2.6.0", "2.5": "2.5.1", "2.4": "2.4.1",
