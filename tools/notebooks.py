@@ -43,7 +43,7 @@ def plumbing(source: str) -> bool:
         return bool(statements)
     last = statements[-1]
     called = ast.unparse(last.value.func) if isinstance(last, ast.Expr) and isinstance(last.value, ast.Call) else ""
-    return called in ("Table", "draw.show") and source.count("\n") >= BESIDE
+    return called in ("Table", "draw.show", "measured") and source.count("\n") >= BESIDE
 
 
 def _metadata(cell):
