@@ -79,7 +79,7 @@ def facts():
         + at("checkpoint.segment", checkpointing="every-k", checkpoint_every=k)
         for k in range(1, L + 1)
     }
-    return _of_many() | {
+    return _of_many() | _of_other_models() | {
         "model": "gpt2", "gpu": GPU.title, "precision": "bf16-mixed", "batch": 4, "sequence": 256, "tokens": 1024, "layers": 12,
         "parameters": P, "embeddings": V * H + 1024 * H, "embeddings_share": (V + 1024) * H / P, "head_again": V * H,
         "bytes_per_parameter": 16, "states": 16 * P, "weights_fp32": 4 * P, "weights_bf16": 2 * P,
@@ -122,6 +122,23 @@ def facts():
         "adapters": ADAPTERS, "adapters_share": ADAPTERS / P, "adapters_states": 16 * ADAPTERS,
         "nf4": P // 2 + ceil(P / 64) + 4 * ceil(ceil(P / 64) / 256), "host_link": GPU.host_link, "bus": 8 * P / GPU.host_link,
         "read_in_place": 8 * P / GPU.bandwidth,
+    }  # fmt: skip
+
+
+def _of_other_models():
+    """Layers with a state, pictures, diffusion."""
+    # Of a patch in each of 27 layers; and once: ends, three taps, pixels, angles.
+    patch = 27 * (22 * 1152 + 4 * 16 + 4 * 4304 + 16) + 8 * 1152 + 3 * (6 * 1152 + 2) + 6 * 16 * 16 * 2 + 8 * 72 + 56
+    photo, flux = 94 * 126, 10_601_747_800
+    return {
+        "state": 2**21, "state_tokens": 4096, "state_loop": 2**21 * (2 * 4096 + 1) + 4 * 32 * 4096 * (6 * 128 + 4),
+        # Of a token 1,990 numbers a head, and of a chunk a state and one.
+        "state_chunks": 4 * 32 * (4096 * (9 * 128 + 5 * 64 + 2 * 128 + 6) + 64 * (128 * 128 + 1)) + 64**2,
+        "state_kernels": 4096 * (16 * 520 + 32 * 132), "state_even": 2**21 // (2 * 2 * 256 * 2), "state_keys": 64,
+        "picture_tokens": photo, "picture_patches": 4 * photo, "picture_token": 4 * patch, "picture_kept": 4 * photo * patch + 27 * 24,
+        # Three squares of 32 x 32 tokens more; the first block reads no gradient's input.
+        "flux_kept": flux, "flux_twice": flux + 3 * 1024 * (38 * 104_756 + 19 * 153_928 - 4 * 3072 - 8), "flux_token": 104_756,
+        "flux_rank": 12_533_760,
     }  # fmt: skip
 
 
@@ -199,7 +216,7 @@ SHOWN = {
 }  # fmt: skip
 TEXTS = ("question", "answer", "follow_up", "wrong", "why")
 #: What may stand in a card with a digit in it: names, not amounts.
-NAMES = r"\b(fp32|fp16|bf16|GPT-2|Llama 3( 8B|\.1 (8B|70B))?|70B|DeepSeek-V3|Qwen2\.5-7B|ZeRO-[123]|FSDP[12]|FP8|1F1B|NF4|8-bit|16-bit|(16|32) bits)\b"
+NAMES = r"\b(fp32|fp16|bf16|GPT-2|Llama 3( 8B|\.1 (8B|70B))?|70B|DeepSeek-V3|Qwen2\.5-7B|Qwen3-(Next|VL)|ZeRO-[123]|FSDP[12]|FP8|1F1B|NF4|8-bit|16-bit|(16|32) bits)\b"
 EVERY = pytest.mark.parametrize("id", cards())
 
 

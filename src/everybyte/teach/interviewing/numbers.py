@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
-from math import ceil, sqrt
+from math import ceil, prod, sqrt
 from operator import attrgetter
 from typing import Any
 
@@ -53,6 +53,38 @@ SMALLEST = _float("fp16", "smallest")
 SENT = LARGE.layers * int(
     formula("tensor.sent")(batch=1, sequence=LONG, width=LARGE.width, weight_bytes=2, tensor=GPUS)
 )
+#: A layer of Qwen3-Next over 4,096 tokens; keys and values of an attention layer beside it; a photo in the tower of Qwen3-VL 8B, whose tokens
+#: are four patches; Flux at 512 × 512 pixels, with 512 tokens of a prompt.
+STATE = {
+    "state_key_heads": 16,
+    "state_heads": 32,
+    "state_rows": 128,
+    "state_columns": 128,
+    "chunk": 64,
+    "compute_bytes": 2,
+}
+STATE |= {"batch": 1, "sequence": 4096}
+HYBRID = {"kv_heads": 2, "head_width": 256}
+TOWER = {
+    "tower_layers": 27,
+    "tower_width": 1152,
+    "tower_heads": 16,
+    "tower_ffn_width": 4304,
+    "tower_taps": 3,
+    "pictures": 1,
+}
+TOWER |= {"patch_side": 16, "patch_frames": 2}
+PHOTO = 11_844
+FLUX = {
+    "width": 3072,
+    "heads": 24,
+    "head_width": 128,
+    "batch": 1,
+    "single_layers": 38,
+    "double_layers": 19,
+    "sequence": 1536,
+}
+FLUX |= {"adapter_rank": 2}
 #: A sequence of a million tokens on a ring.
 _RUN = run("llama-3.1-8b", batch=1, sequence=2**20, precision="bf16", gpus=RING.context, mesh=RING)
 
@@ -186,6 +218,17 @@ def _digits(x, most):
     return float(f"{x:.{most}g}")
 
 
+def _of_a_token():
+    """Bytes that the tower saves of four patches more."""
+    four, eight = (formula("tower.saved")(**TOWER, patches=patches) for patches in (4, 8))
+    return eight - four
+
+
+def _flux(more=0, **changes):
+    """Bytes that Flux's blocks save at so many times its side."""
+    return formula("diffusion.blocks")(**FLUX | changes | {"sequence": FLUX["sequence"] + more})
+
+
 def _three(n, scale):
     """A whole number in the largest unit that it reaches, in three significant digits."""
     size, unit = next((pair for pair in scale if abs(n) >= pair[0]), scale[-1])
@@ -290,6 +333,17 @@ _shown("number", kept_whole=_kept(1), kept_megatron=_kept(1) / GPUS)
 _shown("number", kept_tensor=_kept(GPUS), kept_sequence=_kept(GPUS, by_tokens=True))
 _shown("milliseconds", tensor_near=SENT / H100.peer_link, tensor_far=SENT * 15 / 14 / H100.ring(2 * GPUS))
 _shown("milliseconds", tensor_products=6 * LARGE.parameters * LONG / GPUS / H100.bf16_flops)
+_held = formula("state.held")(**STATE, convolved=0, weight_bytes=2)
+_shown("bytes", state=_held, state_loop=formula("state.loop")(**STATE), state_chunks=formula("delta.saved")(**STATE),
+       state_kernels=formula("delta.kernel")(**STATE))  # fmt: skip
+_shown("count", state_tokens=STATE["sequence"], state_even=_held // (2 * 2 * prod(HYBRID.values())))
+_shown(
+    "count", state_keys=STATE["state_rows"] * STATE["state_columns"] // (STATE["state_rows"] + STATE["state_columns"])
+)
+_shown("count", picture_tokens=PHOTO, picture_patches=4 * PHOTO)
+_shown("bytes", picture_token=_of_a_token(), picture_kept=formula("tower.saved")(**TOWER, patches=4 * PHOTO))
+_shown("bytes", flux_kept=_flux(), flux_rank=_flux(adapter_rank=4) - _flux(), flux_twice=_flux(more=3 * 1024))
+_shown("bytes", flux_token=formula("diffusion.single")(**FLUX | {"sequence": 1}))
 # All else.
 _shown(
     "bytes",
