@@ -237,11 +237,6 @@ def test_bad_adapters_are_named(fields, message):
             {},
             r"^Setup\.adapters: .* with mesh context=2 is not derived; allowed: None",
         ),
-        (
-            {"sharding": "zero3", "gpus": 8, "quantization": "nf4"},
-            {},
-            r"^Setup\.quantization: 'nf4' with adapters .*'zero3' is not derived; allowed: 'none', or sharding 'none' or 'zero1'",
-        ),
         ({"optimizer": "muon"}, {}, r"^Setup\.adapters: .*'muon'.*allowed: sgd, .*adamw"),
         ({"precision": "fp32"}, {"dtype": "bf16"}, r"^Lora\.dtype: 'bf16' over weights in fp32.*allowed: 'fp32'"),
         (
@@ -339,6 +334,40 @@ def test_families_in_4_bits(name, precision):
     assert not witnesses.disagreements(twin(name), setup)
 
 
+@pytest.mark.sampled(3)
+@pytest.mark.parametrize(
+    ("name", "dtype", "base", "changes"),
+    [
+        ("llama-3.1-8b", "bf16", None, {}),
+        ("llama-3.1-8b", "fp32", None, {"gpus": 3, "checkpointing": "full"}),  # two data types are gathered as bytes
+        ("gpt2", "fp32", None, {"precision": "bf16-mixed"}),  # biases and norms are cast, codes are not
+        ("qwen2.5-7b", "bf16", "bf16", {"precision": "bf16-mixed", "sharding": "zero2", "replicas": 2}),
+        ("gemma-2b", "fp32", None, {"precision": "fp32", "sharding_units": "model", "accumulation": 2}),
+        ("gpt2", "fp32", None, {"precision": "bf16-mixed", "offload": "cpu", "gpus": 1}),  # copied one by one
+        ("qwen2.5-7b", "fp32", None, {"resharding": "group", "resharding_gpus": 2}),
+    ],
+)
+def test_families_in_4_bits_under_fsdp(name, dtype, base, changes):
+    pytest.importorskip("peft")
+    pytest.importorskip("bitsandbytes")
+    usual = {"batch": 2, "sequence": 16, "precision": "bf16", "sharding": "zero3", "gpus": 4, "quantization": "nf4"}
+    setup = eb.Setup(**usual | changes, adapters=eb.Lora(8, "all-linear", dtype, base))
+    assert not witnesses.disagreements(twin(name), setup)
+
+
+def test_codes_are_divided_and_scales_are_not():
+    """Llama-3.1-8B, 8 GPUs: of each weight in 4 bits a GPU has an eighth of the codes, and gathers them as they are."""
+    model, lora = eb.model("llama-3.1-8b", code="reference"), eb.Lora(16, dtype="bf16")
+    setup = eb.Setup(batch=1, sequence=512, precision="bf16", adapters=lora, sharding="zero3", gpus=8)
+    packed = setup.replace(quantization="nf4")
+    plain, in_4_bits = (eb.budget(model, each).moments["rest"]["parameters"] for each in (setup, packed))
+    numbers = 32 * (2 * 4096**2 + 2 * 1024 * 4096 + 3 * 4096 * 14336)
+    bits = numbers // 64 * (1 + 4 / 256) + 32 * 7 * (16 * 4 + 256 * 4 + 4) + 256 * 4
+    assert in_4_bits == plain - 2 * numbers // 8 + numbers // 2 // 8 + bits
+    twice = 2 * (2 * numbers - numbers // 2)  # for forward and for backward
+    assert work(model, setup).rings[0][0] - work(model, packed).rings[0][0] == 7 * twice // 8
+
+
 @pytest.mark.thorough("a whole Llama of 8 billion weights")
 @pytest.mark.parametrize("name", ["llama-3.1-8b"])  # chapter 25 has Qwen2.5-7B too
 def test_qlora_of_a_whole_model_on_a_card_of_24_gb(name):
@@ -409,6 +438,26 @@ def test_a_weight_of_two_numbers_in_4_bits_is_refused():
     setup = eb.Setup(batch=1, sequence=8, quantization="nf4", adapters=eb.Lora(1, "v"))
     with pytest.raises(ValueError, match=r"^Setup\.quantization: 'nf4' with attention\.q of .* 2 numbers"):
         eb.budget(model, setup)
+
+
+def test_codes_that_do_not_fill_the_numbers_that_store_them_are_refused():
+    """Of 45 numbers bitsandbytes allocates (45 + 1) // 4 numbers of two bytes, and its kernel writes 23 bytes."""
+    model = twin("llama-3.1-8b").replace(width=5, heads=1, kv_heads=1, head_width=2, ffn_width=9)
+    setup = eb.Setup(batch=1, sequence=8, quantization="nf4", precision="bf16", adapters=eb.Lora(1), gpus=2)
+    eb.budget(model, setup)
+    message = r"^Setup\.quantization: 'nf4' with sharding 'zero3' and attention\.q of .* 10 numbers.*allowed: .* multiple of 4"
+    with pytest.raises(ValueError, match=message):
+        eb.budget(model, setup.replace(sharding="zero3"))
+    pytest.importorskip("bitsandbytes")
+    from torch import bfloat16, nn
+
+    from everybyte.reference.adapters import quantize
+    from everybyte.reference.saving.packing import packed
+
+    module = nn.Sequential(nn.Linear(5, 9, device="meta"))
+    quantize(module, bfloat16)
+    with pytest.raises(ValueError, match=r"^Setup\.quantization: 0 has 45 numbers.*bfloat16; allowed: a multiple of 4"):
+        packed(module, bfloat16, bfloat16)
 
 
 def test_a_quantizer_that_is_not_there_is_named(monkeypatch):

@@ -201,7 +201,8 @@ class Setup:
             buckets: for DDP: the averaged buckets are `copies` beside the gradients, or the gradients are `views` of them.
         adapters: a `Lora`, which trains in place of the model's weights; None for full fine-tuning.
         quantization: with adapters: `nf4` stores the blocks' linear layers in 4 bits, with a scale in 8 bits for each
-            64 numbers, as bitsandbytes does with double quantization (QLoRA); or `none`.
+            64 numbers, as bitsandbytes does with double quantization (QLoRA); or `none`. FSDP divides the codes, stored as numbers of
+            forward's type (`bnb_4bit_quant_storage`), and gathers them as they are; scales stay whole on every GPU.
         loop: whose training loop it is, a key of `LOOPS`: `plain`, or nanoGPT's, torchtitan's, transformers' `trainer`, accelerate's. What
             it does with outputs, gradients and their norm the next three say; said otherwise they are a loop of your own, `plain`.
         outputs: what a forward gives, its logits among it: `dropped` before backward, with all that a step names when it ends; or

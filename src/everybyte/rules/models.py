@@ -1,6 +1,6 @@
 """What of a setup does not go with a model: tried by whatever is given both."""
 
-from ..ask.choices import LIBRARIES, OWN, PRECISIONS, TENSOR_OPTIMIZERS
+from ..ask.choices import DTYPE_BYTES, LIBRARIES, OWN, PRECISIONS, TENSOR_OPTIMIZERS
 from ..ask.mesh import Part, divided, worst_routing
 from ..ask.schedules import TWO_STAGES
 from ..catalog.weights import linears
@@ -33,14 +33,37 @@ def _even(s, m):
     return f"{' or '.join(map(str, near))}, or {name} of {' or '.join(map(str, sizes))}"
 
 
+def _room(s):
+    """Codes of 4 bits that one number has room for as they are stored: a byte, or under FSDP a number of forward's type."""
+    return 2 * (DTYPE_BYTES[s.dtypes.compute] if s.fsdp else 1)
+
+
+def _first(m, bad):
+    """(path, numbers) of the first linear layer with a bad number of numbers; None where there is none."""
+    return next(((path, weight.numbers) for path, weight in linears(m) if bad(weight.numbers)), None)
+
+
 def _tiny(s, m):
-    """(path, numbers) of the first linear layer that bitsandbytes takes for a transposed one; None where there is none."""
-    return next(((path, weight.numbers) for path, weight in linears(m) if weight.numbers <= 2), None)
+    """The first that bitsandbytes takes for a transposed one."""
+    return _first(m, lambda numbers: numbers <= _room(s))
 
 
 def _tiny_why(s, m):
     path, numbers = _tiny(s, m)
     return f"with {path} of {m.name}, of {numbers} numbers, which bitsandbytes takes for a transposed weight"
+
+
+def _cut_off(s, m):
+    """The first of whose codes bitsandbytes allocates too few numbers: (n + 1) // room."""
+    return _first(m, lambda numbers: 0 < numbers % _room(s) < _room(s) - 1)
+
+
+def _cut_off_why(s, m):
+    path, numbers = _cut_off(s, m)
+    return (
+        f"with sharding {s.sharding!r} and {path} of {m.name}, of {numbers} numbers, the last of which bitsandbytes has no "
+        f"room for where codes are stored as {s.dtypes.compute}"
+    )
 
 
 def _stages(s):
@@ -133,7 +156,9 @@ _EVEN = table(Rule("Mesh.tensor", _uneven, _uneven_why, _even), when=lambda s, m
 _QUANTIZED = table(
     Rule("quantization", lambda s, m: m.experts and m.family,
          "with {m.name}, whose experts' matrices are no linear layers", "'none', or a model without experts"),
-    Rule("quantization", _tiny, _tiny_why, "'none', or 3 numbers and more"),
+    Rule("quantization", _tiny, _tiny_why, lambda s, m: f"'none', or {_room(s) + 1} numbers and more"),
+    Rule("quantization", _cut_off, _cut_off_why,
+         lambda s, m: f"'none', sharding 'none' or 'zero1', or a multiple of {_room(s)} numbers"),
     when=lambda s, m: s.quantization != "none",
 )  # fmt: skip
 _STAGES = table(

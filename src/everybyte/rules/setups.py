@@ -200,9 +200,6 @@ _WHOLE = table(
 )  # fmt: skip
 _ADAPTERS = table(
     Rule("adapters", lambda s: not s.mesh.alone, BESIDE_MESH, "None, or no mesh"),
-    Rule("quantization", lambda s: s.fsdp and s.quantization != "none",
-         "with adapters {s.adapters} and sharding {s.sharding!r} is not derived",
-         "'none', or sharding 'none' or 'zero1'", "everybyte rehearse runs a script with it"),
     Rule("adapters", lambda s: s.optimizer == "muon",
          ": every adapter is a matrix of a block, and 'muon' has an AdamW for other weights, of which there are none",
          ", ".join(name for name in OPTIMIZERS if name != "muon")),

@@ -9,16 +9,12 @@ which unit comes next.
 
 from typing import NamedTuple
 
+from ..catalog.weights import linears
 from ..step.course import GATHERS, REDUCES
 from .autograd import Node
 from .letters import Letter, over, product, up
 from .tape import AROUND, Piece
 from .tensors import Tensor
-
-
-def is_adapter(parameter):
-    """Whether it is one of an adapter's matrices."""
-    return ".lora_" in parameter.name
 
 
 def share(shape, shards, axis=0):
@@ -31,7 +27,7 @@ class Unit:
     """Parameters that are gathered together: an `FSDPParamGroup` and its state.
 
     Args:
-        numbers: elements of weights, and of adapters, that one GPU holds. reshards: whether the unit is freed after forward.
+        numbers: elements that one GPU holds, of each kind in `Kinds`. reshards: whether the unit is freed after forward.
         shards: how many GPUs divide it. axis: the dimension that they cut. factored: whether gradients are divided by another number
             than that of the GPUs.
     """
@@ -39,10 +35,10 @@ class Unit:
     def __init__(self, sharding, name, parameters, numbers, reshards, shards, axis=0, factored=False):
         self.sharding, self.name, self.parameters, self.reshards = sharding, name, parameters, reshards
         self.shards, self.alone, self.axis, self.factored = shards, int(shards) == 1, axis, factored
-        self.tape, (self.frozen, self.adapters) = sharding.tape, numbers
-        self.numbers = self.adapters if sharding.adapted else self.frozen  # whose gradients are sent
+        self.tape, self.held = sharding.tape, numbers
+        self.numbers = numbers.adapters if sharding.adapted else numbers.weights  # whose gradients are sent
         self.state, self.training, self.whole, self.gathered, self.indices = "idle", "idle", False, None, []
-        self.shares = [share(p.shape, shards, axis) for p in parameters]
+        self.shares = [sharding.share(p, shards, axis) for p in parameters]
         self.kept = None  # what was received, where replicas average it
         self.between = []  # its share among fewer GPUs, from forward to backward
         self.accumulated = {}
@@ -61,14 +57,11 @@ class Unit:
             if sharding.offloads and not self.between:
                 inputs = [self._input(p, numbers) for p, numbers in self._each()]
             else:
-                kinds = (self.frozen, sharding.cast), (self.adapters, sharding.casts_adapters)
-                flat = sum((numbers for numbers, cast in kinds if cast), 0)
+                flat = sum((numbers for numbers, cast in zip(self.held, sharding.casts, strict=True) if cast), 0)
                 flat = over(self.shards * flat, sharding.few) if self.between else flat
                 copies = flat and not sharding.offloads
                 inputs = tape.take(f"{self.name} copied", (flat, sharding.width)) if copies else None
-            self.gathered = tape.take(
-                f"{self.name} gathered", sharding.flat(self.shards, self.frozen, self.adapters), kind="gathered"
-            )
+            self.gathered = tape.take(f"{self.name} gathered", sharding.flat(self.shards, self.held), kind="gathered")
             del inputs
 
     def _each(self):
@@ -77,12 +70,12 @@ class Unit:
     def _input(self, parameter, numbers):
         """This GPU's shard as it is gathered: copied from the CPU, cast to the type of forward; None where it is as stored."""
         sharding, tape, copy = self.sharding, self.tape, None
-        beside = is_adapter(parameter)
+        kind = sharding.kind(parameter)
         with tape.within(part="communication", place=self._place(parameter)):
             if sharding.offloads:
-                width = sharding.beside if beside else sharding.stored
+                width = getattr(sharding.widths, kind)
                 copy = tape.take(f"{self.name} copied", (numbers, width), kind="from the host")
-            casts = sharding.casts_adapters if beside else sharding.cast
+            casts = getattr(sharding.casts, kind)
             return tape.take(f"{self.name} cast", (numbers, sharding.width)) if casts else copy
 
     def wait_for_unshard(self):
@@ -310,12 +303,26 @@ def _inside(names):
     return found
 
 
+class Kinds(NamedTuple):
+    """What is said of each kind of parameter: weights as they are, those in 4 bits, and adapters."""
+
+    weights: object
+    packed: object
+    adapters: object
+
+
 class Cut(NamedTuple):
     """Weights of a block that are divided among other GPUs than the rest: which, among how many, and along which dimension."""
 
     names: tuple[str, ...]
     shards: Letter
     axis: int
+
+
+def packed_names(model, blocks):
+    """Names of the weights in 4 bits: of a network with so many blocks, and as they are counted."""
+    names = [weight.name for _, weight in linears(model)]
+    return frozenset(names + [f"blocks.{i}.{name}" for i in range(blocks) for name in names])
 
 
 class Sharding:
@@ -334,10 +341,14 @@ class Sharding:
         setup = step.setup
         self.tape, self.shards = step.tape, shards
         self.offloads, self.replicated, self.adapted = setup.offload == "cpu", setup.replicas > 1, bool(setup.adapters)
-        self.width, self.stored, self.reduced = step.weight.width, step.stored.width, step.reduced
-        self.sums_wider, self.beside = setup.dtypes.autocast, step.beside.width
-        self.cast = setup.dtypes.autocast and setup.base_dtype != setup.dtypes.compute
-        self.casts_adapters = self.adapted and setup.dtypes.autocast and setup.trained_dtype != setup.dtypes.compute
+        self.width, self.reduced, self.beside = step.weight.width, step.reduced, step.beside.width
+        self.sums_wider = setup.dtypes.autocast
+        self.packed = packed_names(step.whole, sum(network.segments)) if setup.quantization != "none" else ()
+        self.widths = Kinds(step.stored.width, self.width, self.beside)
+        self.casts = Kinds(
+            setup.dtypes.autocast and setup.base_dtype != setup.dtypes.compute, False,
+            self.adapted and setup.dtypes.autocast and setup.trained_dtype != setup.dtypes.compute,
+        )  # fmt: skip
         self.narrows = self.adapted and setup.reduced_dtype != setup.trained_dtype
         self.mixed = self.adapted and not setup.dtypes.autocast and setup.trained_dtype != setup.base_dtype
         self.moves, self.gradient_shape = network.split.moves, network.split.gradient_shape
@@ -348,14 +359,31 @@ class Sharding:
         self.units = self._cut(network, setup, weights, step.trained if self.adapted else [])
         network.enter, network.leave = self._enter, self._leave
 
-    def flat(self, shards, frozen, adapters):
+    def kind(self, parameter):
+        """Of a parameter, or a `Weight`: which of `Kinds` it is."""
+        if ".lora_" in parameter.name:
+            return "adapters"
+        return "packed" if parameter.name in self.packed else "weights"
+
+    def share(self, parameter, shards, axis=0):
+        """Numbers that one GPU holds of a parameter, or of a `Weight`.
+
+        In 4 bits it is a column of numbers of forward's type, each with as many codes as it has room for. Source: bitsandbytes,
+        functional.py, `quantize_4bit`, with `quant_storage`.
+        """
+        if self.kind(parameter) == "packed":
+            return share((up(product(parameter.shape), 2 * self.width),), shards)
+        return share(parameter.shape, shards, axis)
+
+    def flat(self, shards, held):
         """(elements, bytes of one) of the buffer that a unit is gathered into; bytes, where it has two data types.
 
         Source: `foreach_all_gather`.
         """
+        frozen = held.weights + held.packed
         if not self.mixed:
-            return shards * (frozen + adapters), self.width
-        return shards * (frozen * self.width + adapters * self.beside), 1
+            return shards * (frozen + held.adapters), self.width
+        return shards * (frozen * self.width + held.adapters * self.beside), 1
 
     @property
     def in_backward(self):
@@ -372,16 +400,14 @@ class Sharding:
             names = names or [n for n in left if any(n.startswith(f"{path}.") or not path for path in paths)]
             mine = [left.pop(n) for n in _inside(_children_first(names))]
             cut = {"shards": self.shards} | cut
-            numbers = [
-                sum(share(p.shape, cut["shards"], cut.get("axis", 0)) for p in mine if is_adapter(p) == beside)
-                for beside in (False, True)
-            ]
+            of = [(p, 1) for p in mine]
             if name == "model":
                 apart = self.own.names if self.own else ()
-                numbers = [
-                    sum(share(w.shape, self.shards) * count for w, _, count in some if w.name not in apart)
-                    for some in (weights, adapters)
-                ]
+                of = [(w, count) for w, _, count in (*weights, *adapters) if w.name not in apart]
+            numbers = Kinds(*(
+                sum(self.share(p, cut["shards"], cut.get("axis", 0)) * count for p, count in of if self.kind(p) == kind)
+                for kind in Kinds._fields
+            ))  # fmt: skip
             units.update(dict.fromkeys(paths, Unit(self, name, mine, numbers, reshards, **cut)))
 
         let_go, how = setup.sharding == "zero3", setup.resharding

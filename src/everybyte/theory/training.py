@@ -120,7 +120,7 @@ class Step:
         """Numbers of a weight that FSDP gives one GPU."""
         if self.own and weight.name in self.own.names:
             return share(weight.shape, self.own.shards, self.own.axis)
-        return share(weight.shape, self.shards)
+        return self.networks[0].sharding.share(weight, self.shards)
 
     def into_bucket(self, parameter):
         """The last batch's gradient is a view of DDP's bucket."""
@@ -135,9 +135,9 @@ class Step:
         """The pieces that live between steps."""
         precision, setup = self.setup.dtypes, self.setup
         if setup.offload == "cpu":
-            return [*self._buffers()]
+            return [*self._buffers(), *self._scales()]
         if setup.fsdp:
-            found = [Piece(self.share(w), self.stored.width, "parameters", count) for w, _, count in self.weights]
+            found = [*self._shares(), *self._scales()]
         elif setup.sharding == "zero1":
             wide = self.beside.width if setup.adapters else self.stored.width
             kept = ("parameters",) if setup.precision in LIBRARIES else ("parameters", "gradients")
@@ -164,15 +164,33 @@ class Step:
 
     def _whole(self):
         """The weights of one GPU that has all of them."""
-        paths = {path for path, _ in linears(self.model)} if self.setup.quantization != "none" else ()
-        found = [Piece(256, 4, "parameters")] if paths else []  # a table of the process
+        paths, found = self._paths(), self._scales()
         for weight, numbers, count in self.weights:
             path, _, kind = weight.name.rpartition(".")
-            pieces = [(numbers, self.stored.width)]
+            size, width = numbers, self.stored.width
             if path in paths:  # of linear layers in 4 bits the biases are those of the matrix product
-                pieces = quantized(numbers, up) if kind == "weight" else [(numbers, self.tape.compute.width)]
-            found += [Piece(size, width, "parameters", count) for size, width in pieces]
+                size, width = quantized(numbers, up)[0] if kind == "weight" else (numbers, self.tape.compute.width)
+            found.append(Piece(size, width, "parameters", count))
         return found
+
+    def _paths(self):
+        """Of linear layers in 4 bits."""
+        return {path for path, _ in linears(self.model)} if self.setup.quantization != "none" else set()
+
+    def _scales(self):
+        """What every GPU has of each weight in 4 bits beside the codes, and a table of the process."""
+        names = {f"{path}.weight" for path in self._paths()}
+        every = [(quantized(numbers, up)[1:], count) for w, numbers, count in self.weights if w.name in names]
+        found = [Piece(size, width, "parameters", count) for pieces, count in every for size, width in pieces]
+        return [Piece(256, 4, "parameters")] * bool(names) + found
+
+    def _shares(self):
+        """What FSDP gives one GPU of the weights."""
+        sharding = self.networks[0].sharding
+        return [
+            Piece(self.share(w), getattr(sharding.widths, sharding.kind(w)), "parameters", count)
+            for w, _, count in self.weights
+        ]
 
     def _buffers(self):
         """Eager attention's masks, one a block; in transformers' code the embedding's scale, and the rotary frequencies twice."""
@@ -193,7 +211,7 @@ class Step:
         setup = self.setup
         if setup.offload != "cpu":
             return self.optimizer.host()
-        found = [Piece(self.share(w), self.stored.width, "parameters", count) for w, _, count in self.weights]
+        found = self._shares()
         width = self.beside.width if setup.adapters else self.reduced
         parts = ("parameters", "gradients") if setup.adapters else ("gradients",)
         found += [Piece(numbers, width, part, count) for part in parts for _, numbers, count in self.optimizer.tensors]

@@ -8,6 +8,7 @@ from .. import FAMILIES
 from ..adapters import adapted
 from ..step import DTYPES
 from .blocks import checkpointed
+from .packing import packed
 
 
 def built(model: Model, setup: Setup) -> nn.Module:
@@ -18,11 +19,13 @@ def built(model: Model, setup: Setup) -> nn.Module:
 def with_adapters(module: nn.Module, setup: Setup) -> nn.Module:
     """`adapted`, with adapters over 4-bit weights in the setup's type: peft makes them in fp32, and TRL casts them to bf16.
 
-    Source: TRL, trainer/sft_trainer.py, where the model is loaded in 4 bits.
+    Where FSDP divides the module, these weights are `packed`. Source: TRL, trainer/sft_trainer.py, where the model is loaded in 4 bits.
     """
     module = adapted(module, setup)
     if setup.adapters and setup.quantization != "none":
         for parameter in module.parameters():
             if parameter.requires_grad:
                 parameter.data = parameter.data.to(DTYPES[setup.adapters.dtype])
+        if setup.fsdp:
+            packed(module, DTYPES[setup.dtypes.compute], DTYPES[setup.base_dtype])
     return module
