@@ -32,6 +32,19 @@ def counted(setup):
     return eb.dry_run(LlamaConfig(**TINY, use_cache=False), setup.replace(batch=4, sequence=128))
 
 
+def qlora():
+    """As `qlora.py` loads it: codes as numbers in bf16, adapters in fp32, each layer a unit of FSDP2."""
+    import torch
+    from transformers import LlamaConfig
+
+    sizes = TINY | {"num_hidden_layers": 3, "num_key_value_heads": 2, "dtype": torch.bfloat16}
+    setup = eb.Setup(
+        batch=2, sequence=256, precision="bf16", adapters=eb.Lora(8), quantization="nf4", checkpointing="full",
+        sharding="zero3", gpus=2,
+    )  # fmt: skip
+    return eb.dry_run(LlamaConfig(**sizes, use_cache=False), setup)
+
+
 def gpt2(**setup):
     return eb.budget(eb.model("gpt2", code="transformers"), MIXED.replace(**setup))
 
@@ -56,6 +69,7 @@ PAIRS = {
     "8 bit": (lambda: counted(MIXED.replace(loop="trainer", optimizer="adamw8bit")), "loops.py FOLDER trainer 1 bf16 adamw_bnb_8bit", 64),
     "8 bit, switched": ("loops.py FOLDER trainer 1 bf16", "loops.py FOLDER trainer 1 bf16 adamw_bnb_8bit", ["optimizer"]),
     "LoRA": (lambda: eb.budget(eb.model("llama-3.2-1b"), LORA), "lora.py", 2**16),
+    "QLoRA under FSDP2": (qlora, "2 qlora.py FOLDER/checkpoint", 0),
     "checkpointing": (
         "causal_lm.py gpt2 --batch 4 --length 512 --on cuda", "causal_lm.py gpt2 --batch 4 --length 512 --on cuda --checkpointing",
         ["modeling_gpt2.py", "activations"],

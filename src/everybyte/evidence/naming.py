@@ -51,7 +51,9 @@ _BACKWARD = re.compile(r"torch::autograd::(?:Engine|AccumulateGrad|generated::\w
 #: Source: PyTorch 2.13, `CublasHandlePool.cpp`.
 HOPPER, BEFORE_HOPPER = 32 * 2**20, 2 * 4096 * 2**10 + 8 * 16 * 2**10
 #: Functions whose products take that workspace.
-_PRODUCTS = re.compile(r"^(?:linear|matmul|mm|bmm|addmm|baddbmm|einsum|forward|__matmul__|_call_impl)$")
+_PRODUCTS = re.compile(
+    r"^(?:linear|matmul|mm|bmm|addmm|baddbmm|einsum|forward|__matmul__|_call_impl|_dequant_linear_fallback)$"
+)
 
 #: Where a block without a Python frame was asked for.
 NO_FRAME = "no line of Python: in backward"
