@@ -145,6 +145,7 @@ def test_every_option_reaches_the_setup(capsys):
         "quantization",
         "gpus",
         "sharding",
+        "fsdp_version",
         "sharding_units",
         "replicas",
         "offload",

@@ -20,7 +20,7 @@ README = Path(__file__).resolve().parents[1] / "README.md"
 #: Values that are tried, one or two at a time, in place of a setup's own.
 VALUES = {name: choices for name, choices in CHOICES.items() if name != "optimizer_impl"} | {
     "optimizer_impl": ("foreach", "loop", "fused"), "accumulation": (1, 3, 4, 5), "sequence": (30, 100, 4096), "dropout": (0.1,),
-    "loss_chunks": (3,), "checkpoint_every": (3, 30, 40), "gpus": (1, 2, 3, 8), "replicas": (2, 3), "resharding_gpus": (3,), "no_sync": (True,), "optimizer_in_backward": (True,),
+    "loss_chunks": (3,), "checkpoint_every": (3, 30, 40), "gpus": (1, 2, 3, 8), "replicas": (2, 3), "resharding_gpus": (3,), "fsdp_version": (1,), "no_sync": (True,), "optimizer_in_backward": (True,),
     "adapters": (eb.Lora(4), eb.Lora(4, base="bf16"), eb.Lora(4, dtype="bf16"), eb.Lora(4, ("q",))),
     "mesh": (
         eb.Mesh(tensor=2), eb.Mesh(tensor=3), eb.Mesh(context=2), eb.Mesh(context=4, rotation="ulysses"), eb.Mesh(expert=2), eb.Mesh(expert=3), eb.Mesh(pipeline=2),
@@ -39,6 +39,7 @@ STARTS = (
     eb.Setup(sequence=256, gpus=2, mesh=eb.Mesh(context=2, rotation="ulysses")),
     eb.Setup(sequence=128, gpus=16, sharding="zero3", sharding_units="block+ends", resharding="group"),
     eb.Setup(sequence=128, gpus=16, sharding="zero3", optimizer="muon"),
+    eb.Setup(sequence=128, gpus=16, sharding="zero3", fsdp_version=1),
     eb.Setup(sequence=128, gpus=4, accumulation=4, mesh=eb.Mesh(pipeline=2, tensor=2)),
     eb.Setup(sequence=128, gpus=12, mesh=eb.Mesh(expert=12)),
 )
@@ -90,7 +91,7 @@ def tried():
                 continue
             if reach(rules.SETUP, setup):
                 continue
-            for table in (rules.LAYOUT, rules.DERIVED, rules.LETTERS, rules.CUT, rules.CLIPPED):
+            for table in (rules.LAYOUT, rules.DERIVED, rules.LETTERS, rules.CUT, rules.CLIPPED, rules.RESERVED):
                 reach(table, setup)
             reach(rules.GPU, setup, eb.gpu("t4"))
             reach(rules.PLANNED, setup, "Module")

@@ -109,7 +109,7 @@ def agreement(seeds=5000):
     cut into a pipeline, or whose small optimizer has a share: predicted and counted."""
     drawn = (grid.everything(seed)[:2] for seed in range(seeds))
     configurations = [step for step in chain(grid.steps(), drawn) if not_derived(*step) is None]
-    for draw in (grid.adapted, grid.apart, grid.library, grid.spared):
+    for draw in (grid.adapted, grid.apart, grid.library, grid.spared, grid.flat):
         configurations += [step for *step, _ in map(draw, range(seeds // 10)) if not_derived(*step) is None]
     configurations = [(*step, grid.BLOCKS, 0) for step in configurations]
     for draw in (grid.ring, grid.divided, grid.visited, grid.halved, grid.crossed, grid.piped, grid.staged, grid.lean):

@@ -303,6 +303,21 @@ SPARED = {
 }  # fmt: skip
 
 
+@_again(16)
+def flat(seed: int, draw) -> tuple[eb.Model, eb.Setup, int]:
+    """`everything` under FSDP1, whose units are flat, in any loop that clips nothing."""
+    model, setup, block = everything(draw(range(10**6)))
+    usual = ("replicas", "sharding_units", "offload", "buckets", "master_gradients")
+    fields = {name: getattr(eb.Setup(), name) for name in usual} | {"sharding": draw(["zero2", "zero3"])}
+    fields |= {"fsdp_version": 1, "gpus": draw([2, 3, 5, 7, 8, 64]), "optimizer": draw(COMMON_OPTIMIZERS)}
+    fields |= {"no_sync": setup.accumulation > 1 and draw([True, False])}
+    fields |= {"precision": draw(["fp32", "bf16-mixed", "bf16"])}
+    fields |= {"outputs": draw(["dropped", "dropped", "kept"]), "zero_grad": draw(["end", "end", "start", "backward"])}
+    setup = setup.replace(**fields)
+    setup.check_model(model)
+    return model, setup, block
+
+
 @_again(9)
 def library(seed: int, draw) -> tuple[eb.Model, eb.Setup, int]:
     """Any architecture of the two families in a library's own loop, any way to save memory."""

@@ -46,6 +46,7 @@ GOOD = {
     "accumulation": [1, 2, 2**20],
     "sharding": ["none", "zero1", "zero2", "zero3"],
     "gpus": [1, 2, 3, 1024, 2**20],
+    "fsdp_version": [2],
     "sharding_units": ["block"],
     "resharding": ["usual"],
     "resharding_gpus": [8],
@@ -78,6 +79,7 @@ BAD = {
     "accumulation": [0, -1, 1.0, True, 2**21],
     "sharding": ["zero4", "fsdp", "ZeRO1", None, 3],
     "gpus": [0, -1, 1.0, True, "1", 2**20 + 1],
+    "fsdp_version": [0, 1, 3, 2.0, "2", True, None],
     "sharding_units": ["layer", "model", "block+ends", None],
     "resharding": ["root", "last", None],
     "resharding_gpus": [4, 1, 0, True, None],
@@ -142,11 +144,36 @@ def test_gradient_buffers_belong_to_bf16_master(where):
             eb.Setup(precision=precision, master_gradients=where)
 
 
-def test_what_runs_in_a_rehearsal_alone_says_so():
+def test_a_name_of_fsdp_says_how_it_is_asked_for():
     with pytest.raises(
-        ValueError, match=r"^Setup\.sharding: 'fsdp1' is not derived: .* one flat tensor; .*; everybyte rehearse runs"
+        ValueError, match=r"^Setup\.sharding: 'fsdp1' is sharding 'zero3' .* with fsdp_version 1; allowed: none,"
     ):
         eb.Setup(gpus=8, sharding="fsdp1")
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"sharding": "none"}, r"fsdp_version: 1 needs sharding 'zero2' or 'zero3', not 'none'"),
+        ({"gpus": 1}, "gpus: 1 with fsdp_version 1: PyTorch divides nothing there"),
+        (
+            {"sharding_units": "model"},
+            "sharding_units: 'model' with fsdp_version 1 is not derived; .*'block'; everybyte rehearse",
+        ),
+        ({"resharding": "root"}, "resharding: 'root' with fsdp_version 1"),
+        ({"replicas": 2}, "replicas: 2 with fsdp_version 1"),
+        ({"offload": "cpu"}, "offload: 'cpu' with fsdp_version 1"),
+        ({"precision": "bf16-master"}, "precision: 'bf16-master' with fsdp_version 1"),
+        ({"optimizer_in_backward": True}, "optimizer_in_backward: True with fsdp_version 1"),
+        ({"optimizer": "muon"}, "optimizer: 'muon' with fsdp_version 1"),
+        ({"clip": "foreach"}, "clip: 'foreach' with fsdp_version 1"),
+        ({"adapters": eb.Lora()}, "adapters: .* with fsdp_version 1"),
+        ({"mesh": eb.Mesh(tensor=2)}, "mesh: .* with fsdp_version 1"),
+    ],
+)
+def test_what_does_not_go_with_fsdp1_is_refused_by_name(changes, why):
+    with pytest.raises(ValueError, match=rf"^Setup\.{why}"):
+        eb.Setup(**{"gpus": 4, "sharding": "zero3", "fsdp_version": 1} | changes)
 
 
 @pytest.mark.parametrize("sharding", ["zero2", "zero3"])

@@ -46,6 +46,26 @@ def test_rank_0_of_many_in_a_fresh_process_has_no_weights_too_many(here):
 
 
 @pytest.mark.parametrize(
+    "changes",
+    [
+        {"precision": "fp32"},
+        {"sharding": "zero2"},
+        {"checkpointing": "full", "accumulation": 3},
+        {"accumulation": 3, "no_sync": True},
+    ],
+)
+def test_fsdp1_asks_for_what_formula_and_dry_run_say(here, changes):
+    """What another stream has used is given back when the next block is asked for: as backward ends, the root's flat gradient is not yet."""
+    setup = SETUP.replace(gpus=4, **{"sharding": "zero3", "fsdp_version": 1} | changes)
+    found, counted = rehearse(SMALL, setup), eb.dry_run(SMALL, setup)
+    assert found.requested - HOPPER == counted.peak == eb.budget(SMALL, setup).peak
+    late = (1001 + 64 + 2) * 64 * (4 if setup.precision == "fp32" else 2) * (setup.accumulation == 1)
+    ended = counted.phases["after_backward"] + late
+    said = counted.phases | {"after_backward": ended, "step": max(ended, counted.phases["step"])}
+    assert {name: size - HOPPER for name, size in found.phases.items()} == said
+
+
+@pytest.mark.parametrize(
     ("gpus", "changes"),
     [
         (4, {"mesh": eb.Mesh(tensor=2), "sharding": "zero3"}),

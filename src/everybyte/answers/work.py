@@ -196,6 +196,8 @@ def held(model: Model, shards: int, lora: Lora | None = None) -> int:
 def updated(model, setup):
     """Bytes that the optimizer's step and the sum of the gradients read and write: on the GPU, in the host's memory."""
     moved = added = held(model, setup.shards if setup.fsdp else 1, setup.adapters)
+    if setup.fsdp_version == 1:  # weights side by side, whatever their rows
+        moved = added = -(-held(model, 1) // setup.shards)
     if setup.sharding == "zero1":
         moved = -(-moved // setup.gpus)
     adding = setup.accumulation - (setup.sharding != "zero1")  # there the first batch, too, finds a buffer

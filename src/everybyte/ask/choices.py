@@ -192,9 +192,12 @@ OWNED: Mapping[str, Any] = MappingProxyType(
 MOST_RANK = 2**14
 #: Optimizers of torchao and GaLore whose states chapter 24 adds up, and whose steps nothing here runs.
 SUMMED = ("adamw4bit", "adamwfp8", "galore")
-#: Ways of sharing that nothing here runs -> why.
+#: What is no way of sharing, but a name for one -> how that is said.
 UNSHARED = MappingProxyType(
-    {"fsdp1": "`FullyShardedDataParallel` holds each unit's weights, and their gradients, in one flat tensor"}
+    {
+        "fsdp1": "sharding 'zero3' (FULL_SHARD) or 'zero2' (SHARD_GRAD_OP) with fsdp_version 1",
+        "fsdp2": "sharding 'zero3' or 'zero2' (reshard_after_forward=False)",
+    }
 )
 #: Products in 8 and 4 bits: what a layer saves is summed in chapter 27; a step is not derived.
 LOW = ("fp8", "float8", "mxfp8", "mxfp4", "nvfp4")
@@ -205,6 +208,6 @@ TENSOR_OPTIMIZERS = MappingProxyType({"adamw": ("foreach", "fused"), "adam": ("f
 LIMITS = MappingProxyType(
     {
         "batch": (1, 2**24), "sequence": (1, 2**27), "accumulation": (1, 2**20), "loss_chunks": (1, checks.ABSURD),
-        "checkpoint_every": (1, 2**20), "resharding_gpus": (2, 2**20), "gpus": (1, 2**20), "replicas": (1, 2**20),
+        "checkpoint_every": (1, 2**20), "resharding_gpus": (2, 2**20), "gpus": (1, 2**20), "fsdp_version": (1, 2), "replicas": (1, 2**20),
     }
 )  # fmt: skip

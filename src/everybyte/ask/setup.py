@@ -182,6 +182,8 @@ class Setup:
         sharding: what they divide: `none` (DDP, from two GPUs on); the optimizer's states (`zero1`); gradients and
             weights too (FSDP), which stay gathered through backward (`zero2`), or are freed after forward and gathered
             again (`zero3`).
+        fsdp_version: for FSDP: PyTorch's `fully_shard`, which cuts each weight along its rows (2); or `FullyShardedDataParallel`, which lays a
+            unit's weights in one flat tensor and cuts that (1), with `use_orig_params=True` and else as PyTorch has it by default.
         sharding_units: for FSDP: what is gathered at a time: each `block`, and the rest with the root; `block+ends`,
             each block, the token embedding, the last norm with the head, and the rest with the root; or the whole
             `model`.
@@ -234,6 +236,7 @@ class Setup:
     checkpoint_every: int = 2
     sharding: choices.Sharding = "none"
     gpus: int = 1
+    fsdp_version: int = 2
     sharding_units: choices.ShardingUnits = "block"
     resharding: choices.Resharding = "usual"
     resharding_gpus: int = 8
@@ -275,8 +278,7 @@ class Setup:
             )
         if isinstance(self.sharding, str) and self.sharding in UNSHARED:
             raise ValueError(
-                f"Setup.sharding: {self.sharding!r} is not derived: {UNSHARED[self.sharding]}; allowed: {', '.join(CHOICES['sharding'])}; "
-                "everybyte rehearse runs a script with it"
+                f"Setup.sharding: {self.sharding!r} is {UNSHARED[self.sharding]}; allowed: {', '.join(CHOICES['sharding'])}"
             )
         checks.one_of("Setup", "optimizer", self.optimizer, CHOICES["optimizer"])
         if self.optimizer_impl is None:

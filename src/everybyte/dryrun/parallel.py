@@ -20,6 +20,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..ask.setup import Setup
 from ..common import checks
+from .flat import flat_on_meta
 from .mesh import Device, on_meta
 from .tracker import Tracker
 
@@ -50,8 +51,12 @@ def as_rank(setup: Setup, tracker: Tracker, rank: int = 0):
         stack.enter_context(on_meta(tracker))
         stack.enter_context(divided_loss(setup))
         if setup.fsdp:
-            for patch in _fsdp_on_meta(tracker, _places(setup, rank)):
+            flat = setup.fsdp_version == 1
+            for patch in flat_on_meta(tracker) if flat else _fsdp_on_meta(tracker, _places(setup, rank)):
                 stack.enter_context(patch)
+            stack.enter_context(
+                mock.patch.object(torch.UntypedStorage, "resize_", _told(tracker, torch.UntypedStorage.resize_))
+            )
         parts = setup.mesh.tensor
         divide = range(rank - rank % parts, rank - rank % parts + parts) if parts > 1 else ()
         if setup.mesh.context > 1 or setup.mesh.expert > 1:
@@ -97,7 +102,6 @@ def _fsdp_on_meta(tracker, places):
         ("_to_sharded_post_forward", "unsharded"),
     ):
         yield change(group, name, _within(tracker, part, getattr(group, name)))
-    yield change(torch.UntypedStorage, "resize_", _told(tracker, torch.UntypedStorage.resize_))
 
 
 def _shares(places, tensor, count, dim):

@@ -9,7 +9,7 @@ from ..allocator import STEPS, Reserved, Settings, play
 from ..ask.setup import Setup
 from ..catalog import Described, Gpu, Model
 from ..catalog import gpu as find_gpu
-from ..rules import WHOLE, broken
+from ..rules import RESERVED, WHOLE, broken, check
 from ..step.course import Course, Found, Operation, Reading
 from ..step.witness import Alive, Followed, starred
 from .requests import requests
@@ -155,6 +155,7 @@ class Trace(Followed):
                 they come as they stay, as from a checkpoint or from a module on meta. None: whole where the book's own step makes
                 them so, else as they stay.
         """
+        check(RESERVED, self.setup)
         if whole is None:
             whole = isinstance(self.model, Model) and not broken(WHOLE, self.setup, self.model)
         gpu = find_gpu(gpu) if isinstance(gpu, str) else gpu

@@ -433,6 +433,7 @@ class Tracker(TorchDispatchMode):
 
         with ExitStack() as stack:
             for name, child in module.named_modules():
+                name = name.replace("_fsdp_wrapped_module.", "").removesuffix("._fsdp_wrapped_module")
                 if isinstance(child, nn.modules.loss._Loss):
                     self._losses.add(name)
                     self.heads.add(name)

@@ -21,6 +21,7 @@ from .steps import (
     OBJECTIVE,
     PIPELINE,
     PLANNED,
+    RESERVED,
     ROLLOUT,
     SCHEDULE,
     WHOLE,

@@ -51,6 +51,7 @@ SPOKEN = (
     Rule("precision", lambda s, m: s.precision in LIBRARIES, ", of which formulas do not speak", instead=BUDGET),
     only("optimizer_in_backward", False, why=", of which formulas do not speak", instead=BUDGET),
     only("resharding", "usual", why=", of which formulas do not speak", instead=BUDGET),
+    only("fsdp_version", 2, why=", of which formulas do not speak", instead=BUDGET),
     only("loss", "plain", "chunked", why=", of which formulas do not speak", instead=BUDGET),
 )
 #: Of what each parameter takes in a step: a bias by which a router chooses is counted among them, and is a buffer.

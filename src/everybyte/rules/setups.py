@@ -5,6 +5,8 @@ from ..ask.schedules import ANY_STAGES, ONE_STAGE, SCHEDULES, TWO_STAGES
 from .row import Rule, multiples, needs, only, table
 
 FSDP = "sharding 'zero2' or 'zero3'"
+#: Optimizers that step through numbers in a row as through any others.
+_ROWS = tuple(name for name, row in OPTIMIZERS.items() if row.states is not None)
 #: Words of many rules.
 BESIDE_MESH = "with mesh {s.mesh} is not derived"
 _IN_A_ROW = "schedule {s.mesh.schedule!r} on {s.mesh.pipeline} GPUs in a row"
@@ -156,6 +158,7 @@ _EXPERTS = table(
 _GPUS = table(
     Rule("no_sync", lambda s: s.no_sync and not (s.fsdp and s.accumulation > 1),
          lambda s: f"needs {FSDP} and accumulation from 2 on, not {s.sharding!r} and {s.accumulation}", "False"),
+    needs("fsdp_version", 2, "sharding", "zero2", "zero3"),
     needs("sharding_units", "block", "sharding", "zero2", "zero3"),
     needs("resharding", "usual", "sharding", "zero3"),
     needs("resharding_gpus", 8, "resharding", "group"),
@@ -182,6 +185,24 @@ _GPUS = table(
          "fp32, bf16-mixed, bf16-master, bf16"),
     Rule("master_gradients", lambda s: s.master_gradients != "bf16" and s.distributed,
          "needs one GPU and sharding 'none', not {s.gpus} and {s.sharding!r}"),
+)  # fmt: skip
+_FLAT = table(
+    Rule("gpus", lambda s: s.gpus == 1, "with fsdp_version 1: PyTorch divides nothing there, and holds all of it whole", "from 2 on"),
+    *table(
+        only("sharding_units", "block"),
+        only("resharding", "usual"),
+        only("replicas", 1),
+        only("offload", "none", "activations"),
+        only("optimizer_in_backward", False),
+        only("adapters", None),
+        only("precision", "fp32", "bf16-mixed", "bf16"),
+        only("optimizer", *_ROWS),
+        only("clip", "none"),
+        Rule("mesh", lambda s: not s.mesh.alone, allowed="no mesh"),
+        why="with fsdp_version 1 is not derived",
+        instead="everybyte rehearse runs a script with it",
+    ),
+    when=lambda s: s.fsdp_version == 1,
 )  # fmt: skip
 _IN_BACKWARD = table(
     only("offload", "none", why="with optimizer_in_backward is not derived"),
@@ -247,5 +268,5 @@ _LOOPS = (
 )  # fmt: skip
 #: In the order in which they are tried.
 SETUP = (
-    *_USUAL, *_PIPELINE, *_EXPERT_PLACES, *_LIBRARY, *_OWN, *_ONE_FUNCTION, *_ULYSSES, *_RING, *_EXPERTS, *_GPUS, *_IN_BACKWARD, *_WHOLE, *_ADAPTERS, *_LOOPS,
+    *_USUAL, *_PIPELINE, *_EXPERT_PLACES, *_LIBRARY, *_OWN, *_ONE_FUNCTION, *_ULYSSES, *_RING, *_EXPERTS, *_GPUS, *_FLAT, *_IN_BACKWARD, *_WHOLE, *_ADAPTERS, *_LOOPS,
 )  # fmt: skip

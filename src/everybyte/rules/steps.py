@@ -106,6 +106,8 @@ TRANSFORMERS = table(
 FORMULA = TRANSFORMERS + table(
     Rule("checkpoint_every", lambda s, m: s.cycle > 24, "blocks of {m.name} that are not checkpointed alike are too many to follow", "1 to 24",
          "eb.dry_run takes it"),
+    Rule("fsdp_version", lambda s, m: s.fsdp_version == 1 and m.experts and m.dense_layers,
+         "with {m.name}, whose blocks are of two kinds, is not derived", "2", "eb.dry_run takes it"),
     Rule("dropout", lambda s, m: s.dropout and m.family == "llama", "with {m.name}, a Llama, which has none", "0.0"),
     Rule("loss", lambda s, m: s.sharding_units == "block+ends" and s.loss == "chunked",
          "with sharding_units 'block+ends' is not derived, as FSDP then meets the head once for each chunk",
@@ -121,6 +123,7 @@ GPU = table(
 OBJECTIVE = table(
     PLAIN_LOOP,
     only("optimizer_in_backward", False, why="with objective {m.method!r} is not derived"),
+    only("fsdp_version", 2, why="with objective {m.method!r} is not derived"),
     only("loss", "plain", why="with objective {m.method!r}: log-probabilities are taken from all logits at once"),
     only("dropout", 0.0,
          why="with objective {m.method!r}: the old log-probabilities and the reference's were made without it"),
@@ -157,7 +160,7 @@ ROLLOUT = table(
 )  # fmt: skip
 #: Of a search for layouts, which varies none of these.
 LAYOUT = table(
-    only("adapters", None), only("offload", "none"), only("replicas", 1), only("sharding_units", "block"), only("resharding", "usual"), only("no_sync", False),
+    only("adapters", None), only("offload", "none"), only("replicas", 1), only("sharding_units", "block"), only("resharding", "usual"), only("fsdp_version", 2), only("no_sync", False),
     only("buckets", "copies"), only("optimizer_in_backward", False), PLAIN_LOOP,
     why="is not searched", instead="eb.budget takes one layout",
 )  # fmt: skip
@@ -188,6 +191,11 @@ WHOLE = table(
     why="with whole=True: how its weights are made is not derived",
     instead="whole=False takes them as they come, and so does None",
 )
+#: Of what PyTorch's allocator reserves.
+RESERVED = table(
+    only("fsdp_version", 2, why="with reserved bytes is not derived: PyTorch gives no block back that another stream has used before it is asked for "
+         "the next", instead="eb.budget and eb.dry_run say the bytes that are asked for, everybyte rehearse what is reserved"),
+)  # fmt: skip
 #: Of a step that PyTorch's compiler cuts.
 CUT = table(
     only("precision", "fp32"), only("attention", "flash"), only("checkpointing", "none"), only("loss", "plain"),

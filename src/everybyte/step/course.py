@@ -14,9 +14,9 @@ from typing import Any
 #: a share of the weights copied from the memory of the CPU; a share of gradients in the type in which it goes there. And what is made of
 #: the gradients before the optimizer's own step.
 KINDS = ("gathered", "sent", "received", "from the host", "stored", "prepared")
-#: CUDA's streams: the one on which a step runs, and those on which FSDP gathers weights and reduces gradients. A freed block serves
-#: requests of its own stream alone.
-STREAMS = RUNS, GATHERS, REDUCES = 0, 1, 2
+#: CUDA's streams: the one on which a step runs, and those on which FSDP gathers weights and reduces gradients, and FSDP1 casts before it
+#: gathers. A freed block serves requests of its own stream alone.
+STREAMS = RUNS, GATHERS, REDUCES, CASTS = 0, 1, 2, 3
 #: Kernels that take memory for themselves while they run, each with the numbers by which it is known how much.
 KERNELS = {
     "product": "of matrices, by cuBLAS",

@@ -10,7 +10,7 @@ from ..ask.setup import Setup
 from ..catalog import Gpu, Model
 from ..catalog import gpu as find_gpu
 from ..common import checks
-from ..rules import FORMULA, SCHEDULE, WHOLE, broken, check
+from ..rules import FORMULA, RESERVED, SCHEDULE, WHOLE, broken, check
 from ..step.witness import Alive, Witness
 from . import MARKS, PEAKS, letters, place_of, trace
 from .alignment import trace as align
@@ -148,6 +148,7 @@ def budget(model: Model | Objective, setup: Setup, rounding: int = 1, rank: int 
 def shaped(model: Model | Objective, setup: Setup, workspace: int, whole: bool | None = None, rank: int = 0) -> Shaped:
     """What a process asks of its allocator. workspace: bytes of each of cuBLAS's; whole: as `Budget.on`'s."""
     setup = _settled(model, setup)
+    check(RESERVED, setup)
     values = letters(_model(model), setup, rank=rank)
     beginning = made(model, setup) if whole is not False else None
     return asked(course_of(model, setup, rank), values, workspace, beginning).shaped
@@ -161,6 +162,7 @@ class Shapes:
 
     def __init__(self, model: Model | Objective, setup: Setup, workspace: int, whole: bool | None = None):
         self.model, self.setup, self.workspace, self.whole = model, _settled(model, setup), workspace, whole
+        check(RESERVED, setup)
         self._known: dict[int, tuple] = {}
 
     def at(self, batch: int, sequence: int) -> Shaped:
@@ -246,9 +248,15 @@ def course_of(model: Model | Objective, setup: Setup, rank: int = 0):
     elif setup.mesh.context * setup.mesh.expert > 1:
         setup.check_rank("budget", model, rank)
     elif setup.sharer(rank):
-        near = "0, which holds" if setup.mesh.tensor == 1 else f"0 to {setup.mesh.tensor - 1}, which hold"
+        near = (
+            "0, which holds the most"
+            if setup.mesh.tensor == 1
+            else f"0 to {setup.mesh.tensor - 1}, which hold the most"
+        )
+        if setup.fsdp_version == 1:  # all pieces are as large, with more or less padding
+            near = "0"
         raise ValueError(
-            f"budget.rank: {rank} without a pipeline or a ring is not derived; allowed: {near} the most; eb.dry_run takes any"
+            f"budget.rank: {rank} without a pipeline or a ring is not derived; allowed: {near}; eb.dry_run takes any"
         )
     return trace(model, setup, rank)
 

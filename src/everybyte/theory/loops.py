@@ -136,7 +136,7 @@ class LoopStep(Step):
         for parameter in self.parameters() if self.setup.sharding != "zero1" else ():
             parameter.grad = None
         if sharding := self.network.sharding:
-            sharding.gradients.clear()
+            sharding.drop()
 
     def end(self, loss):
         """Whoever called the step has it."""

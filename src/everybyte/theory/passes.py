@@ -9,6 +9,7 @@ from ..ask.choices import LIBRARIES
 from ..catalog.weights import adapters, buffered, layers, learned
 from .context import Ring
 from .expert_parallel import OWN, Experts
+from .flat import FlatSharding
 from .letters import Letter, up
 from .sharding import Sharding
 from .tensor_parallel import TensorParallel
@@ -64,7 +65,12 @@ def checkpointing(step):
 def data(step):
     """FSDP divides each network; ZeRO-1 has buffers of weights and of gradients, experts their own; DDP's buckets may be the gradients."""
     setup = step.setup
-    if setup.fsdp:
+    if setup.fsdp_version == 1:
+        (network,) = step.networks
+        network.sharding = FlatSharding(step, network)
+        step.trained = network.sharding.held()
+        step.tensors = [(weight.group, numbers, count) for weight, numbers, count in step.trained]
+    elif setup.fsdp:
         for network in step.networks:
             network.sharding = Sharding(step, network, step.weights_of(network), step.shards)
         step.tensors = [(w.group, step.share(w), count) for w, _, count in step.trained]

@@ -430,6 +430,10 @@ class Sharding:
         unit("model" if setup.sharding_units == "model" else "root", [""], how in ("root", "group"))
         return units
 
+    def drop(self):
+        """The optimizer drops the gradients."""
+        self.gradients.clear()
+
     def _enter(self, path, args):
         unit = self.units.get(path)
         return unit.pre_forward(args) if unit else args

@@ -15,12 +15,13 @@ from ..ask.choices import COMMON_OPTIMIZERS, DTYPE_BYTES, LIBRARIES, OPTIMIZERS
 from ..ask.schedules import ONE_STAGE
 from ..ask.setup import Setup
 from ..catalog import Model
-from ..catalog.weights import adapters, buffered, learned, numbers_of, summed, weights
+from ..catalog.weights import adapters, buffered, layers, learned, numbers_of, summed, weights
 from .attention import MASK_MULTIPLE
 from .buckets import buckets
 from .context import own_sequence
 from .course import PARTS, SHARED_PARTS, Course
 from .expert_parallel import OWN, along, received
+from .flat import layouts
 from .letters import Letter, over, up
 from .loops import LoopStep
 from .losses import is_thin
@@ -203,9 +204,17 @@ def structure(model, setup, without=()):
     )  # fmt: skip
     switches = (
         *_switches(setup), setup.dropout > 0, min(setup.shards, 2), min(setup.replicas, 2), setup.gpus > 1, setup.accumulation > 1,
-        _form(setup.mesh, setup.optimizer in COMMON_OPTIMIZERS),
+        _form(setup.mesh, setup.optimizer in COMMON_OPTIMIZERS), _laid(model, setup),
     )  # fmt: skip
     return trivial, head, features, switches, _beside(model, setup), _thresholds(model, setup, without)
+
+
+def _laid(model, setup):
+    """Which gaps there are between the weights of FSDP1's units, and which of the weights the GPU has a part of."""
+    if setup.fsdp_version != 1:
+        return ()
+    rows = [(weight,) for weight in learned(model) if weight.count and layers(model)[weight.group]]
+    return tuple(layout.form for _, layout in layouts(model, rows, DTYPE_BYTES[setup.dtypes.compute], setup.shards))
 
 
 def _beside(model, setup):

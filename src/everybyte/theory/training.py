@@ -136,7 +136,9 @@ class Step:
         precision, setup = self.setup.dtypes, self.setup
         if setup.offload == "cpu":
             return [*self._buffers(), *self._scales()]
-        if setup.fsdp:
+        if setup.fsdp_version == 1:
+            found = self.network.sharding.rest()
+        elif setup.fsdp:
             found = [*self._shares(), *self._scales()]
         elif setup.sharding == "zero1":
             wide = self.beside.width if setup.adapters else self.stored.width
