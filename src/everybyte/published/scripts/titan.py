@@ -15,8 +15,6 @@ from _norms import RMSNorm
 from torch import nn
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
-from torch.distributed.tensor import Replicate, Shard
 from torch.distributed.tensor.parallel import (
     ColwiseParallel,
     PrepareModuleInput,
@@ -26,7 +24,14 @@ from torch.distributed.tensor.parallel import (
     parallelize_module,
 )  # fmt: skip
 from torch.nn import functional as F
-from torch.utils.checkpoint import CheckpointPolicy, create_selective_checkpoint_contexts
+from torch.utils import checkpoint
+
+try:
+    from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+    from torch.distributed.tensor import Replicate, Shard
+except ImportError:  # before PyTorch 2.6
+    from torch.distributed._composable.fsdp import MixedPrecisionPolicy, fully_shard
+    from torch.distributed._tensor import Replicate, Shard
 
 #: width, blocks, query heads, key heads, head's width, feed-forward's width, vocabulary, whether queries and keys are normed.
 MODELS = {
@@ -163,13 +168,19 @@ def every_second_product():
     """Contexts of a checkpoint that keeps attention, what a reduce-scatter gave, and every second matrix product."""
     seen = Counter()
 
-    def policy(context, op, *_, **__):
+    def kept(again, op):
         if op is aten.mm.default:
-            seen[context.is_recompute] += 1
-        kept = op in KEPT and not (op is aten.mm.default and seen[context.is_recompute] % 2 == 0)
-        return CheckpointPolicy.MUST_SAVE if kept else CheckpointPolicy.PREFER_RECOMPUTE
+            seen[again] += 1
+        return op in KEPT and not (op is aten.mm.default and seen[again] % 2 == 0)
 
-    return create_selective_checkpoint_contexts(policy)
+    def policy(context, op, *_, **__):
+        kinds = checkpoint.CheckpointPolicy
+        return kinds.MUST_SAVE if kept(context.is_recompute, op) else kinds.PREFER_RECOMPUTE
+
+    if hasattr(checkpoint, "CheckpointPolicy"):
+        return checkpoint.create_selective_checkpoint_contexts(policy)
+    before_2_5 = checkpoint._pt2_selective_checkpoint_context_fn_gen
+    return before_2_5(lambda mode, op, *_, **__: kept(mode, op))
 
 
 def recompute(model, how):
