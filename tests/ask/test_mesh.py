@@ -76,6 +76,6 @@ def test_what_knows_no_mesh_refuses_it():
         with pytest.raises(ValueError, match="mesh context=2 is not derived"):
             refuses(small, setup)
     with pytest.raises(
-        ValueError, match="rehearse.setup: mesh pipeline=2 is not rehearsed; allowed: tensor or context"
+        ValueError, match="rehearse.setup: mesh pipeline=2 is not rehearsed; allowed: tensor, context or expert alone"
     ):
         eb.rehearse(small.replace(layers=2), setup.replace(accumulation=2, mesh=eb.Mesh(pipeline=2)))
