@@ -29,7 +29,13 @@ GEMMA = eb.model("gemma-2b", code="reference").replace(
 )
 #: Of 9,000 numbers, all of its tensors small.
 TINY = GPT.replace(name="a tiny GPT", layers=1, width=24, vocabulary=20)
-OTHERS = [(name, impl) for name, row in OPTIMIZERS.items() if not row.common for impl in row.impls]
+#: torchao's have their own file: Inductor writes their step's code, for seconds each shape.
+OTHERS = [
+    (name, impl)
+    for name, row in OPTIMIZERS.items()
+    if not row.common and row.package != "torchao"
+    for impl in row.impls
+]
 
 
 def needs(optimizer):
@@ -156,6 +162,7 @@ def test_what_muon_gathers_depends_on_sizes_and_on_machines(monkeypatch):
 
 #: Of GPT-2 124M, in fp32. Adafactor's factors, Muon's one state for each matrix of a block: torch's own; 8 bits: bitsandbytes'.
 STATES = {"adafactor": 1_286_468, "adamw8bit": 253_494_680, "lion": 4 * 124_439_808}
+STATES |= {"torchao-adamw8bit": 253_595_032, "adamw4bit": 133_065_520, "adamwfp8": 253_492_632}
 
 
 @pytest.mark.parametrize("optimizer", STATES)
@@ -175,7 +182,7 @@ def test_paged_states_stand_on_neither_side_of_the_peak():
     assert usual.moments["rest"]["optimizer"] - paged.moments["rest"]["optimizer"] == paged.host["optimizer"]
 
 
-@pytest.mark.parametrize("optimizer", [name for name, _ in OTHERS])
+@pytest.mark.parametrize("optimizer", [name for name, row in OPTIMIZERS.items() if not row.common])
 def test_a_formula_of_whole_states_refuses_them(optimizer):
     with pytest.raises(ValueError, match=rf"^Setup\.optimizer: .*{optimizer!r}.*eb.budget"):
         formula("optimizer.states").at(eb.model("gpt2"), eb.Setup(optimizer=optimizer))
@@ -183,7 +190,12 @@ def test_a_formula_of_whole_states_refuses_them(optimizer):
 
 @pytest.mark.parametrize(
     ("optimizer", "package"),
-    [("adamw8bit", "bitsandbytes"), ("paged-adamw8bit", "bitsandbytes"), ("lion", "lion_pytorch")],
+    [
+        ("adamw8bit", "bitsandbytes"),
+        ("paged-adamw8bit", "bitsandbytes"),
+        ("lion", "lion_pytorch"),
+        ("adamwfp8", "torchao"),
+    ],
 )
 def test_a_package_that_is_not_there_is_named(monkeypatch, optimizer, package):
     monkeypatch.setitem(sys.modules, package, None)
@@ -193,7 +205,9 @@ def test_a_package_that_is_not_there_is_named(monkeypatch, optimizer, package):
 
 
 @pytest.mark.parametrize("name", ["gpt2", "opt-1.3b", "llama-3.1-8b", "mixtral-8x7b"])
-@pytest.mark.parametrize("optimizer", ["lion", "adafactor", "muon", "adamw8bit"])
+@pytest.mark.parametrize(
+    "optimizer", ["lion", "adafactor", "muon", "adamw8bit", "torchao-adamw8bit", "adamw4bit", "adamwfp8"]
+)
 def test_the_named_formulas_are_the_theory_s(name, optimizer):
     model, each = eb.model(name, code="reference"), formula(f"states.{optimizer}")
     for precision in ("fp32", "bf16", "bf16-master"):

@@ -11,7 +11,8 @@ PrecisionName = Literal[
     "fp32", "bf16-mixed", "fp16-mixed", "bf16-master", "bf16", "bf16-megatron", "bf16-deepspeed", "own"
 ]  # fmt: skip
 OptimizerName = Literal[
-    "sgd", "momentum", "adam", "adamw", "rmsprop", "lion", "adafactor", "muon", "adamw8bit", "paged-adamw8bit"
+    "sgd", "momentum", "adam", "adamw", "rmsprop", "lion", "adafactor", "muon", "adamw8bit", "paged-adamw8bit",
+    "torchao-adamw8bit", "adamw4bit", "adamwfp8",
 ]  # fmt: skip
 #: Bytes of one number of each data type that a training step stores.
 DTYPE_BYTES = MappingProxyType({"fp32": 4, "bf16": 2, "fp16": 2})
@@ -62,14 +63,14 @@ class Optimizer:
         states: tensors as large as the weights that it keeps from step to step; None where its states have other sizes.
         impls: its implementations, the usual one first.
         passes: numbers that the step of each of `impls` reads and writes for each parameter, operation by operation; None
-            where its time is that of matrix products.
+            where its time is not derived.
         quantized: bytes of 8-bit state that the step reads and writes for each parameter besides.
         paged: whether states of large tensors stand in memory that the driver moves between GPU and CPU.
         code: its class, by its module; options: what it is made with beside the implementation.
         package: what its code comes in, where that is not PyTorch.
     """
 
-    algorithm: Literal["sgd", "momentum", "adam", "rmsprop", "lion", "adafactor", "muon", "adam8bit"]
+    algorithm: Literal["sgd", "momentum", "adam", "rmsprop", "lion", "adafactor", "muon", "adam8bit", "torchao"]
     states: int | None
     impls: tuple[str, ...] = ("foreach", "loop", "fused")
     passes: tuple[int, ...] | None
@@ -89,8 +90,11 @@ _ADAM8BIT = Optimizer(
     algorithm="adam8bit", states=None, impls=("fused",), passes=(3,), quantized=4, code="bitsandbytes.optim.AdamW8bit", options={"lr": 3e-4},
     package="bitsandbytes",
 )  # fmt: skip
+_TORCHAO = Optimizer(
+    algorithm="torchao", states=None, impls=("loop",), passes=None, code="torchao.optim.AdamW8bit", options={"lr": 3e-4}, package="torchao"
+)  # fmt: skip
 #: Sources: PyTorch, torch/optim/adam.py, adamw.py, sgd.py, _adafactor.py, _muon.py; aten/src/ATen/native/cuda/
-#: fused_adam_utils.cuh; lion_pytorch/lion_pytorch.py; bitsandbytes/optim/optimizer.py.
+#: fused_adam_utils.cuh; lion_pytorch/lion_pytorch.py; bitsandbytes/optim/optimizer.py; torchao/optim/adam.py.
 OPTIMIZERS: Mapping[OptimizerName, Optimizer] = MappingProxyType(
     {
         "sgd": Optimizer(algorithm="sgd", states=0, passes=(3, 3, 3), code="torch.optim.SGD", options={"lr": 1e-3}),
@@ -111,6 +115,9 @@ OPTIMIZERS: Mapping[OptimizerName, Optimizer] = MappingProxyType(
         "muon": Optimizer(algorithm="muon", states=None, passes=None, code="torch.optim.Muon", options={"lr": 1e-3}),
         "adamw8bit": _ADAM8BIT,
         "paged-adamw8bit": replace(_ADAM8BIT, paged=True, code="bitsandbytes.optim.PagedAdamW8bit"),
+        "torchao-adamw8bit": _TORCHAO,
+        "adamw4bit": replace(_TORCHAO, code="torchao.optim.AdamW4bit"),
+        "adamwfp8": replace(_TORCHAO, code="torchao.optim.AdamWFp8"),
     }
 )  # fmt: skip
 #: (algorithm, whether under FSDP, whose shares are `DTensor`s; otherwise under ZeRO-1, whose share is a row of numbers) -> why it is
@@ -121,6 +128,7 @@ NOT_SHARDED: Mapping[tuple[str, bool], tuple[str, tuple[str, ...]]] = MappingPro
                               ("in-place operations that require placement changes are not supported",)),
         ("adam8bit", True): ("bitsandbytes raises",
                              ("got mixed torch.Tensor and DTensor", "does not have a sharding strategy registered")),
+        ("torchao", True): ("its compiled step over `DTensor`s is not derived, and everybyte rehearse runs a script with it", ()),
         ("muon", False): ("the share is a row of many weights' numbers, and PyTorch raises", ("Muon only supports 2D parameters",)),
     }
 )  # fmt: skip
@@ -190,8 +198,8 @@ OWNED: Mapping[str, Any] = MappingProxyType(
 )
 #: The largest rank that is taken for one.
 MOST_RANK = 2**14
-#: Optimizers of torchao and GaLore whose states chapter 24 adds up, and whose steps nothing here runs.
-SUMMED = ("adamw4bit", "adamwfp8", "galore")
+#: Optimizers whose states chapter 24 adds up, and whose steps nothing here runs.
+SUMMED = ("galore",)
 #: What is no way of sharing, but a name for one -> how that is said.
 UNSHARED = MappingProxyType(
     {

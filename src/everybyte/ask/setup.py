@@ -400,7 +400,7 @@ class Setup:
         row = OPTIMIZERS[self.optimizer]
         if row.passes is None:
             raise ValueError(
-                f"plan.setup: the step of optimizer {self.optimizer!r} is matrix products, whose time is not derived; allowed: "
+                f"plan.setup: the time of optimizer {self.optimizer!r} is not derived; allowed: "
                 f"{', '.join(name for name, other in OPTIMIZERS.items() if other.passes)}; eb.fit and eb.budget answer for its "
                 "memory"
             )

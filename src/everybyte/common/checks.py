@@ -61,7 +61,13 @@ def whole_numbers(owner: str, field: str, values):
 #: Field -> other names of some of its values.
 ELSEWHERE = {
     "sharding": {"fsdp": "zero3", "fsdp2": "zero3", "hsdp": "zero3", "ddp": "none"},
-    "optimizer": {"adam8bit": "adamw8bit", "adamw_8bit": "adamw8bit", "paged_adamw_8bit": "paged-adamw8bit"},
+    "optimizer": {
+        "adam8bit": "adamw8bit",
+        "adamw_8bit": "adamw8bit",
+        "paged_adamw_8bit": "paged-adamw8bit",
+        "adamw_torch_8bit": "torchao-adamw8bit",
+        "adamw_torch_4bit": "adamw4bit",
+    },
     "precision": {"float32": "fp32", "bfloat16": "bf16", "amp": "bf16-mixed"}
     | dict.fromkeys(("fp16", "float16"), "fp16-mixed"),
 }

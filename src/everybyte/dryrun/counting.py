@@ -9,7 +9,7 @@ from functools import partial
 import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
-from . import hugging_face, parallel
+from . import hugging_face, lowered, parallel
 from .autocast import autocast_as_on_cuda
 from .cuda import Kernels, clipping_on_meta, fused_optimizers_on_meta, loss_in_the_open, paged_states, quantized_weights
 from .interrupts import BetweenOperations
@@ -77,6 +77,7 @@ def _as_on_gpu(setup, tracker, rank):
         paged_states(setup, tracker),
         saved_on_host(tracker),
         quantized_weights(setup),
+        lowered.torchao_compiled(setup),
     ]
     if setup.mesh.pipeline > 1:
         from . import pipelines

@@ -1,7 +1,8 @@
-"""States of optimizers that keep less than AdamW: one (Lion), factored (Adafactor), one for hidden matrices (Muon), in 8 bits."""
+"""States of optimizers that keep less than AdamW: one (Lion), factored (Adafactor), one for hidden matrices (Muon), in 8 or 4 bits."""
 
 from sympy import Add, Piecewise, ceiling
 
+from ..theory.low_bits import FORMS
 from ..theory.optimizers import BLOCK, QUANTIZED, TABLE, factors, is_hidden
 from .parameters import TIMES
 from .parameters import WEIGHTS as TENSORS
@@ -19,6 +20,20 @@ def blocks(numbers):
     )
 
 
+def low(optimizer, numbers):
+    """(exact, rounded) bytes of one of torchao's states: codes, a scale per block and a table; as wide as the weights where it has few
+    numbers, or no whole blocks."""
+    form = FORMS[optimizer]
+    codes, plain = vector(ceiling(numbers / form.codes), 1), vector(numbers, s_b)
+    scales, table = vector(ceiling(numbers / form.block), 4), vector(form.table, 4)
+    return tuple(
+        Piecewise(
+            (p, numbers < QUANTIZED), (p, numbers < form.block * ceiling(numbers / form.block)), (c + s + t, True)
+        )
+        for p, c, s, t in zip(plain, codes, scales, table, strict=True)
+    )
+
+
 def _states(name, each, *shared):
     """Register the sum of states. each: a tensor -> its states, (exact, rounded) bytes; shared: states that there are once."""
     times = [(TIMES[t.group] * t.count, state) for t in TENSORS for state in each(t)] + [(1, pair) for pair in shared]
@@ -29,3 +44,4 @@ LION = _states("lion", lambda t: [vector(t.numbers, s_b)])
 ADAFACTOR = _states("adafactor", lambda t: [vector(n, s_b) for n in factors(t.shape)])
 MUON = _states("muon", lambda t: [vector(t.numbers, s_b)] * (1 if is_hidden(t) else 2))
 ADAMW8BIT = _states("adamw8bit", lambda t: [blocks(t.numbers)] * 2, vector(TABLE, 4, 2))
+LOW = {name: _states(name, lambda t, name=name: [low(name, t.numbers)] * 2) for name in FORMS}

@@ -71,6 +71,13 @@ _USUAL = table(
         why="with optimizer 'muon' and sharding {s.sharding!r} is not derived",
         when=lambda s: s.optimizer == "muon" and s.fsdp,
     ),
+    *table(
+        Rule("mesh", lambda s: not s.mesh.alone, "with optimizer {s.optimizer!r} is not derived", "no mesh", "everybyte rehearse runs a script with it"),
+        Rule("buckets", lambda s: s.buckets == "views" and s.ddp,
+             "with optimizer {s.optimizer!r}: its compiled step copies a gradient that starts at no multiple of 16 bytes, as views of a bucket do",
+             "'copies'"),
+        when=lambda s: OPTIMIZERS[s.optimizer].package == "torchao",
+    ),
     Rule("gpus", lambda s: s.gpus % s.mesh.size, "are no multiple of the {s.mesh.size} GPUs of the mesh ({s.mesh})",
          lambda s: f"a multiple, as {multiples(s.gpus, s.mesh.size)}"),
 )  # fmt: skip

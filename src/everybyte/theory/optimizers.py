@@ -1,7 +1,7 @@
 """Optimizers: what they keep from step to step, and what their step takes.
 
 Source: PyTorch, `torch/optim/adam.py`, `rmsprop.py`, `_adafactor.py`, `_muon.py`, `torch/amp/grad_scaler.py`; `lion_pytorch/lion_pytorch.py`;
-`bitsandbytes/optim/optimizer.py`.
+`bitsandbytes/optim/optimizer.py`; torchao's in `low_bits.py`.
 """
 
 from copy import copy
@@ -11,6 +11,7 @@ from math import prod
 from ..ask.choices import DTYPE_BYTES, OPTIMIZERS
 from ..catalog.decoders import optimized
 from ..catalog.weights import ENDS, Weight
+from . import low_bits
 from .letters import Letter, least, up
 from .tape import Piece
 
@@ -89,6 +90,9 @@ class Optimizer:
             return [(numbers, 4, paged)] * 2
         return [(numbers, 1, paged), (up(numbers, BLOCK), 4, False)] * 2
 
+    def _torchao_states(self, weight, numbers):
+        return [(*piece, False) for piece in low_bits.state(self.setup.optimizer, numbers, self.width) * 2]
+
     def _wide(self, weight, numbers):
         """Whether an 8-bit optimizer keeps its states in fp32: of few numbers, and in transformers' `Trainer` of embeddings."""
         return numbers < QUANTIZED or (self.setup.loop == "trainer" and weight.name in EMBEDDINGS)
@@ -155,6 +159,15 @@ class Optimizer:
         """In place."""
 
     _adam8bit = _momentum
+
+    def _torchao(self):
+        """One tensor after another, each in compiled code."""
+        name = self.setup.optimizer
+        for turn, (shape, numbers) in self._in_order([(w, (w.shape, n)) for w, n, _ in self._paired]):
+            with turn():
+                sizes = low_bits.temporaries(name, shape, numbers)
+                buffers = self._all("compiled step's buffers", [(*size, 1) for size in sizes])
+                del buffers
 
     def _adam(self, tensors=None):
         """Of `tensors`, (weight, numbers, count) each, the root of each variance: of all at once, or of one after another; then the root scaled, while the one before

@@ -9,6 +9,7 @@ from collections import OrderedDict
 from contextlib import contextmanager
 from dataclasses import fields, replace
 from functools import lru_cache
+from math import prod
 from operator import attrgetter
 
 from ..ask.choices import COMMON_OPTIMIZERS, DTYPE_BYTES, LIBRARIES, OPTIMIZERS
@@ -25,6 +26,7 @@ from .flat import layouts
 from .letters import Letter, over, up
 from .loops import LoopStep
 from .losses import is_thin
+from .low_bits import made, quantized
 from .optimizers import PAGED, QUANTIZED
 from .pipelines import PipelineStep, StagePlan, modules_of, part_of
 from .schedule import Loop, left, nested, one_after_another, stretched
@@ -228,14 +230,19 @@ def _beside(model, setup):
 
 def _thresholds(model, setup, without):
     """Which states of an 8-bit optimizer are quantized and which are paged, by the sizes of the weights."""
-    if OPTIMIZERS[setup.optimizer].algorithm != "adam8bit":
+    algorithm = OPTIMIZERS[setup.optimizer].algorithm
+    if algorithm not in ("adam8bit", "torchao"):
         return ()
     lora = setup.adapters
     trained = adapters(model, lora.rank, lora.takes) if lora else [w for w in learned(model) if w.count]
-    numbers = [weight.numbers for weight in trained]
+    shapes, numbers = [weight.shape for weight in trained], [weight.numbers for weight in trained]
     if setup.sharding == "zero1":  # one share, and one of experts that are divided
         flat = _flat(model, setup, without)
         numbers = [-(-flat["P"] // setup.shards), *[-(-flat["P_e"] // setup.expert_shards)] * (setup.mesh.expert > 1)]
+        shapes = [(n,) for n in numbers]
+    if algorithm == "torchao":
+        name = setup.optimizer
+        return tuple((quantized(name, prod(shape)), made(name, shape)) for shape in shapes)
     return tuple(tuple(number >= size for size in (QUANTIZED, PAGED)) for number in numbers)
 
 
