@@ -237,8 +237,8 @@ def listed(names, word):
 
 def test_the_readmes_sentences_on_what_goes_together_are_the_rows():
     text = " ".join(README.read_text(encoding="utf-8").split())
-    assert len(PRECISIONS) == 5 and len(OPTIMIZERS) == 10
-    assert "Each goes with five precisions, ten optimizers, eager or flash attention" in text
+    assert len(PRECISIONS) == 5 and len(OPTIMIZERS) == 13
+    assert "Each goes with five precisions, thirteen optimizers, eager or flash attention" in text
     assert f"These do not go together: {sentence()}." in text
     without = apart()
     usual = product(OPTIMIZERS, SHARINGS, ("none", "cpu"), ("plain", "chunked"), CHOICES["attention"])

@@ -20,10 +20,10 @@ from everybyte.theory.budget import not_derived
 
 #: Of `Setup.checkpointing` and `Setup.offload` the values that the draws began with: what seeds give stays. `spared` draws the others.
 CHECKPOINTINGS, OFFLOADS = CHECKPOINTINGS[:5], OFFLOADS[:2]
-#: Optimizers of small states whose packages are installed; all of them, the common ones more often.
+#: Optimizers of small states whose packages are installed, but torchao's, whose dry run takes a minute; all of them, the common ones more often.
 SMALL = tuple(
     name for name, row in OPTIMIZERS.items()
-    if not row.common and (row.package is None or find_spec(row.package.replace("-", "_")))
+    if not row.common and row.package != "torchao" and (row.package is None or find_spec(row.package.replace("-", "_")))
 )  # fmt: skip
 AVAILABLE = 3 * COMMON_OPTIMIZERS + SMALL
 #: How many GPUs may share a model.
