@@ -100,6 +100,15 @@ def test_clipping_makes_norms_and_for_all_at_once_those_of_blocks():
 
 
 @pytest.mark.parametrize(
+    "changes", [{"clip": "loop"}, {"clip": "foreach"}, {"clip": "foreach", "gpus": 3, "sharding": "zero3"}]
+)
+def test_norms_side_by_side_are_one_block(changes):
+    setup = eb.Setup(batch=1, sequence=1, precision="fp32", optimizer="sgd", **changes)
+    predicted, counted = (ask(SMALL, setup, rounding=512).phases["step"] for ask in (eb.budget, eb.dry_run))
+    assert predicted == counted
+
+
+@pytest.mark.parametrize(
     ("changes", "said"),
     [
         ({"loop": "nanogpt", "outputs": "dropped"}, "Setup.outputs: 'dropped' is not what loop 'nanogpt' does; allowed: 'kept', or loop 'plain'"),

@@ -149,15 +149,16 @@ class LoopStep(Step):
         if setup.dtypes.loss_scaling:
             self.unscaled = self.optimizer.unscale()
         tensors = [(numbers, count) for _, numbers, count in self.optimizer.tensors]
+        many = sum(count for _, count in tensors)
 
         def side_by_side(name):
-            return tape.hold(name, [Piece(1, width, "optimizer", count) for _, count in tensors])
+            return tape.hold(name, [Piece(many, width, "optimizer")])
 
         scratch = None
         if self.clip == "foreach":
             blocks = most(*(up(numbers, CHUNK) for numbers, _ in tensors))
-            scratch = tape.hold("norms of blocks", [Piece(blocks, 4, "optimizer", count) for _, count in tensors])
-        norms = side_by_side("norms of the gradients")
+            scratch = tape.hold("norms of blocks", [Piece(many * blocks, 4, "optimizer")])
+        norms = tape.hold("norms of the gradients", [Piece(1, width, "optimizer", count) for _, count in tensors])
         del scratch
         stack, whole = side_by_side("norms side by side"), None
         if setup.fsdp and setup.shards > 1:
