@@ -103,6 +103,16 @@ def test_what_is_saved_on_the_host_takes_nothing_of_the_gpu_s(checkpointing, hel
     assert away.peak < here.peak
 
 
+def test_what_stood_on_the_host_does_not_come_back_to_the_gpu():
+    """The memory-efficient kernel's random state, where the peak is in its backward."""
+    small = eb.model("llama-3-8b", code="reference").replace(
+        layers=1, width=16, heads=1, kv_heads=1, head_width=16, ffn_width=16, vocabulary=16
+    )
+    setup = eb.Setup(batch=2, sequence=64, precision="fp32", optimizer="sgd", offload="activations")
+    predicted, counted = eb.budget(small, setup), eb.dry_run(small, setup)
+    assert predicted.peak_at == counted.peak_at == "backward" and predicted.peak == counted.peak
+
+
 def test_weights_that_are_saved_come_back_beside_themselves():
     """A linear layer's weight is saved too: copied out, and copied back while its own backward runs."""
     setup = eb.Setup(batch=1, sequence=1, precision="bf16", offload="activations")

@@ -216,6 +216,11 @@ class Tracker(TorchDispatchMode):
         """A context in which new tensors, which are on meta too, count as in the memory of the CPU."""
         return self._while("host", True)
 
+    def is_on_host(self, tensor: torch.Tensor) -> bool:
+        """Whether a tensor counts as in the memory of the CPU."""
+        made = self._live.get(tensor.untyped_storage()._cdata)
+        return made is not None and made.host
+
     # Operations.
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
