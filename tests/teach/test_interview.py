@@ -79,7 +79,7 @@ def facts():
         + at("checkpoint.segment", checkpointing="every-k", checkpoint_every=k)
         for k in range(1, L + 1)
     }
-    return _of_many() | _of_other_models() | {
+    return _of_many() | _of_other_models() | _of_dialogues() | {
         "model": "gpt2", "gpu": GPU.title, "precision": "bf16-mixed", "batch": 4, "sequence": 256, "tokens": 1024, "layers": 12,
         "parameters": P, "embeddings": V * H + 1024 * H, "embeddings_share": (V + 1024) * H / P, "head_again": V * H,
         "bytes_per_parameter": 16, "states": 16 * P, "weights_fp32": 4 * P, "weights_bf16": 2 * P,
@@ -122,6 +122,22 @@ def facts():
         "adapters": ADAPTERS, "adapters_share": ADAPTERS / P, "adapters_states": 16 * ADAPTERS,
         "nf4": P // 2 + ceil(P / 64) + 4 * ceil(ceil(P / 64) / 256), "host_link": GPU.host_link, "bus": 8 * P / GPU.host_link,
         "read_in_place": 8 * P / GPU.bandwidth,
+    }  # fmt: skip
+
+
+def _of_dialogues():
+    """Of a 70B model with long sequences, DeepSeek-V3 on 64 GPUs, a server."""
+    deepseek = 671_026_419_200
+    # Of each of 4,096 tokens eight rows; a row that is here keeps input, both halves of the MLP, their product and four words, a row
+    # that is sent its result and ten. And scores of all experts with their sum, and where each group ends.
+    rows = 8 * 4096
+    return {
+        "long_tokens": 32_768, "long_loss": 10 * 32_768 * 128_256, "long_inputs": 80 * 32_768 * 8192 * 2,
+        "deepseek": deepseek, "deepseek_active": deepseek - 58 * (256 - 8) * 3 * 2048 * 7168, "deepseek_weights": 2 * deepseek,
+        "deepseek_states": 16 * deepseek, "expert_gpus": 64, "deepseek_experts": 2 * 58 * 4 * 3 * 2048 * 7168,
+        "deepseek_kept": rows * (2 * (7168 + 4 * 2048) + 16 + 2 * 7168 + 40) + 4096 * (4 * 256 + 4) + 4 * 4,
+        "long_context": 131_072,
+        "tensor_tokens_half": 4096, "long_request": 2**17 * 2**17, "long_requests": 3, "e4m3_largest": 448.0,
     }  # fmt: skip
 
 
@@ -431,7 +447,7 @@ ENTRY = {f: getattr(CARD, f) for f in ("part", "topic", "chapter", *TEXTS)}
         ("Setup.sequence", lambda: interview(M, GPU, eb.Setup(sequence=4096))),
         ("Deck.id", lambda: DECK.card("flsh")),
         ("Deck.topic", lambda: DECK.about("cooking")),
-        ("Deck.part", lambda: DECK.page(5)),
+        ("Deck.part", lambda: DECK.page(6)),
         ("Deck.part", lambda: DECK.about("attention").page(2)),
         ("Deck.number", lambda: DECK.value("pek")),
         ("drill.ids", lambda: DECK.drill(["nothing"])),

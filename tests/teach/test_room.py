@@ -7,7 +7,7 @@ import pytest
 
 import everybyte as eb
 from everybyte.teach import interview
-from everybyte.teach.interviewing import room
+from everybyte.teach.interviewing import PARTS, room
 
 SOURCE = room.program()
 SITTING = """
@@ -50,6 +50,13 @@ def test_a_sitting_begins_with_what_is_known_least(node):
     found = sit(node, [3, 3], known={"c0": 2, "c1": 1}, part=1)
     assert found["seen"] == [4, "c2", "c3"]
     assert sit(node, [3], topic="odd", most=2)["seen"] == [2, "c1"]
+
+
+def test_a_dialogue_goes_on_as_it_was_asked_whatever_is_known(node):
+    last = max(PARTS)
+    told = [{"id": f"d{i}", "part": last, "topic": "one"} for i in range(4)]
+    data = {"cards": told, "asked": {"part": last, "topic": "one"}, "known": {"d0": 3}, "grades": [3, 3]}
+    assert node(SITTING, data, room=SOURCE)["seen"] == [4, "d0", "d1"]
 
 
 def test_every_card_is_in_the_room_with_its_numbers_and_escaped(deck):

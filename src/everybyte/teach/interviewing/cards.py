@@ -9,7 +9,7 @@ from ...common import checks
 from .. import texts
 from .numbers import NUMBERS
 
-PARTS = {1: "What fills the GPU", 2: "Saving it on one GPU", 3: "Many GPUs", 4: "Practice"}
+PARTS = {1: "What fills the GPU", 2: "Saving it on one GPU", 3: "Many GPUs", 4: "Practice", 5: "Design dialogues"}
 #: The texts of a card, which may have numbers.
 TEXTS = ("question", "answer", "follow_up", "wrong", "why")
 NAME = re.compile(r"\{(\w+)\}")
@@ -60,9 +60,9 @@ def cards() -> dict[str, Card]:
     """Every card by id, in the book's order.
 
     Raises:
-        ValueError: where an entry of `cards.toml` lacks a field, has an unknown one, or a value that is not allowed.
+        ValueError: where an entry of a file lacks a field, has an unknown one, or a value that is not allowed.
     """
-    return read_cards(texts.read(__package__, "cards.toml"))
+    return read_cards(texts.read(__package__, "cards.toml") | texts.read(__package__, "dialogues.toml"))
 
 
 def read_cards(entries: dict) -> dict[str, Card]:

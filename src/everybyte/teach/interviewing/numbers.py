@@ -85,6 +85,12 @@ FLUX = {
     "sequence": 1536,
 }
 FLUX |= {"adapter_rank": 2}
+#: A long sequence of a 70B model; DeepSeek-V3, its experts on 64 GPUs; the longest request to Llama 3.1.
+STRETCHED = run("llama-3.1-70b", batch=1, sequence=2**15, precision="bf16", checkpointing="full")
+DIVIDED = Mesh(expert=64)
+SPARSE = run("deepseek-v3", batch=1, sequence=4096, precision="bf16", gpus=DIVIDED.expert, mesh=DIVIDED)
+CONTEXT = 2**17
+REQUEST = cache_bytes(SMALL, CONTEXT)
 #: A sequence of a million tokens on a ring.
 _RUN = run("llama-3.1-8b", batch=1, sequence=2**20, precision="bf16", gpus=RING.context, mesh=RING)
 
@@ -344,6 +350,15 @@ _shown("count", picture_tokens=PHOTO, picture_patches=4 * PHOTO)
 _shown("bytes", picture_token=_of_a_token(), picture_kept=formula("tower.saved")(**TOWER, patches=4 * PHOTO))
 _shown("bytes", flux_kept=_flux(), flux_rank=_flux(adapter_rank=4) - _flux(), flux_twice=_flux(more=3 * 1024))
 _shown("bytes", flux_token=formula("diffusion.single")(**FLUX | {"sequence": 1}))
+_shown("count", long_tokens=STRETCHED.setup.sequence, expert_gpus=DIVIDED.expert, tensor_tokens_half=LONG // 2)
+_shown("bytes", long_loss=STRETCHED.at("loss.logits", **MIXED), long_inputs=STRETCHED.at("checkpoint.inputs"))
+_shown("count", deepseek=LATENT.parameters, deepseek_active=formula("parameters.active").at(LATENT))
+_shown("bytes", deepseek_weights=weight_bytes(LATENT), deepseek_states=16 * LATENT.parameters)
+_shown("bytes", deepseek_experts=SPARSE.at("experts.weights"), deepseek_kept=SPARSE.at("experts.kept"))
+_shown("bytes", long_request=REQUEST)
+_shown("count", long_context=CONTEXT)
+_shown("count", long_requests=SERVED.pages // REQUEST)
+_shown("number", e4m3_largest=_float("fp8 e4m3", "largest"))
 # All else.
 _shown(
     "bytes",
