@@ -59,6 +59,14 @@ SAY = """
 import { pure } from "./picture.mjs";
 export default ({ spec, states }) => states.map((state) => pure.describe(spec, state));
 """
+KEEP = """
+import { addressOf, addressed, callOf } from "./picture.mjs";
+export default ({ spec, states, asked }) => ({
+  calls: states.map((state) => callOf(spec, state)),
+  states: states.map((state) => addressed(spec, addressOf(spec, state))),
+  asked: asked.map((address) => addressed(spec, address)),
+});
+"""
 x = SYMBOLS["batch"].symbol
 curves = Lines("batch", "batch", [1, 2, 4, 8], [("activations", "twice", 2 * x), ("loss", "square", x**2)])
 
@@ -102,6 +110,32 @@ def test_the_browser_says_what_python_says(explorer, node):
     states = ends(explorer)
     said = node(SAY, {"spec": explorer.picture.spec, "states": states}, picture=explorer.source)
     assert said == [explorer.describe(state) for state in states]
+
+
+def test_a_state_is_a_call_and_an_address(explorer, node):
+    spec = explorer.picture.spec
+    if not spec["name"]:  # what no call without arguments opens
+        return
+    states, name = ends(explorer), spec["name"]
+    asked = ["", "#check", f"#{name}", f"#other?{name}=1", f"#{name}?nobody=1"]
+    kept = node(KEEP, {"spec": spec, "states": states, "asked": asked}, picture=explorer.source)
+    assert kept["states"] == states and kept["asked"] == [None, None, None, None, {}]
+    for state, call in zip(states[:2], kept["calls"], strict=False):
+        assert call.startswith(f"explore.{name}().at(")
+        opened = eval(call, {"explore": explore, "true": True, "false": False})
+        assert opened.state == state
+    with pytest.raises(ValueError, match=r"^explorer\.at: 'nobody' is not a control; allowed: "):
+        explorer.at(nobody=1)
+
+
+def test_what_an_address_says_wrongly_is_left_out(node):
+    explorer = explore.step()
+    slider = next(c for c in explorer.picture.spec["controls"] if "ends" in c)
+    chosen = next(c for c in explorer.picture.spec["controls"] if "options" in c)
+    high = slider["ends"][1]
+    asked = [f"#step?{slider['name']}={high + 7}&{chosen['name']}=%3Cscript%3E", f"#step?{slider['name']}=many"]
+    kept = node(KEEP, {"spec": explorer.picture.spec, "states": [], "asked": asked}, picture=explorer.source)
+    assert kept["asked"] == [{slider["name"]: high}, {}]
 
 
 def test_no_line_of_a_gpu_is_the_whole_memory(explorer):

@@ -89,10 +89,10 @@ class Slider:
         if not self._offers(state):
             raise ValueError(f"{owner}.{self.name}: {state!r}; allowed: {self.low} to {self.high}")
 
-    def state(self, value):
+    def state(self, value, owner="preset"):
         """The state that a preset names, which is the value."""
-        if not self.low <= value <= self.high:
-            raise ValueError(f"preset.{self.name}: {value!r} is out of range; allowed: {self.low} to {self.high}")
+        if not self._offers(value):
+            raise ValueError(f"{owner}.{self.name}: {value!r} is out of range; allowed: {self.low} to {self.high}")
         return value
 
     def said(self, state) -> str:
@@ -108,7 +108,8 @@ class Slider:
         return {}
 
     def spec(self):
-        return {"name": self.name, "label": self.label, "divides": self.divides, "sets": dict(self.sets)}
+        ends = [self.low, self.high]
+        return {"name": self.name, "label": self.label, "ends": ends, "divides": self.divides, "sets": dict(self.sets)}
 
 
 @dataclass(frozen=True)
@@ -155,10 +156,10 @@ class Choice:
     def check(self, owner: str, state: object) -> None:
         checks.whole(owner, self.name, state, 0, len(self.options) - 1)
 
-    def state(self, value):
+    def state(self, value, owner="preset"):
         labels = list(self.options)
         if value not in labels:
-            raise ValueError(f"preset.{self.name}: {value!r} is unknown; allowed: {', '.join(labels)}")
+            raise ValueError(f"{owner}.{self.name}: {value!r} is unknown; allowed: {', '.join(labels)}")
         return labels.index(value)
 
     def said(self, state) -> str:

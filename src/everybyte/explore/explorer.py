@@ -7,6 +7,7 @@ JavaScript module: the files of `PROGRAM`, with the formulas printed into it.
 import json
 from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
+from typing import Self
 
 import anywidget
 import ipywidgets as widgets
@@ -59,6 +60,7 @@ class Explorer(widgets.VBox):
         base: values of symbols that no control gives. derived: [(symbol's name, quantity)], computed in this order.
         subject: the names of the controls whose values open the sentence; by default all choices.
         also: the names of derived symbols whose values follow there.
+        name: of the function of `explore` that opens it, for the call and the address that a reader can copy.
 
     Raises:
         ValueError: a preset of an unknown control or value, a symbol without a value.
@@ -74,8 +76,9 @@ class Explorer(widgets.VBox):
         derived: Sequence[tuple] = (),
         subject: Sequence[str] | None = None,
         also: Sequence[str] = (),
+        name: str = "",
     ):
-        self.title, self.kind = title, picture
+        self.title, self.kind, self._name = title, picture, name
         self._controls = {c.name: c for c in controls}
         self._base, self._derived, self._also = dict(base or {}), list(derived), list(also)
         self._subject = [c.name for c in controls if c.trait == "index"] if subject is None else list(subject)
@@ -96,13 +99,13 @@ class Explorer(widgets.VBox):
         super().__init__([buttons, inputs, self.picture])
         self.add_class("everybyte-explorer")
 
-    def _preset(self, chosen):
+    def _preset(self, chosen, owner="preset"):
         state = {}
         for name, value in chosen.items():
             if name not in self._controls:
-                raise ValueError(f"preset: {name!r} is not a control; allowed: {', '.join(self._controls)}")
+                raise ValueError(f"{owner}: {name!r} is not a control; allowed: {', '.join(self._controls)}")
             control = self._controls[name]
-            now = control.state(value)
+            now = control.state(value, owner)
             state |= {**control.moves(now), name: now}
         return state
 
@@ -119,7 +122,7 @@ class Explorer(widgets.VBox):
             for option in c.get("options", ()):
                 option["values"] = used(option["values"])
         return {
-            "kind": self.kind.kind, "title": self.title, "controls": controls,
+            "kind": self.kind.kind, "name": self._name, "title": self.title, "controls": controls,
             "base": used(self._base),
             "derived": [[name, quantity(q).name] for name, q in self._derived], "subject": self._subject, "also": self._also,
             "presets": [{"label": label, "state": state} for label, state in self.presets.items()], "looks": looks(),
@@ -129,6 +132,19 @@ class Explorer(widgets.VBox):
     def state(self) -> dict:
         """The controls' states by name: a slider's value, a choice's index."""
         return {name: getattr(self._inputs[name], c.trait) for name, c in self._controls.items()}
+
+    def at(self, **chosen) -> Self:
+        """Move controls, and give the explorer: `explore.step().at(batch="8", place=0)`.
+
+        Args:
+            chosen: by a control's name a slider's value, or the label of a choice's option.
+
+        Raises:
+            ValueError: for a control or a state that it does not have.
+        """
+        for name, state in self._preset(chosen, "explorer.at").items():
+            setattr(self._inputs[name], self._controls[name].trait, state)
+        return self
 
     def _at(self, state):
         """The given state, checked; for None the one that is shown."""
@@ -199,7 +215,7 @@ class Explorer(widgets.VBox):
         return data | {"text/plain": self.describe(), "application/vnd.jupyter.widget-view+json": shown}, metadata
 
 
-def told(name: str, controls: Sequence, picture, usual: Mapping | None = None, **more) -> Explorer:
+def told(name: str, controls: Sequence, picture, /, usual: Mapping | None = None, **more) -> Explorer:
     """The explorer whose title, presets and subject stand in explorers.toml under this name.
 
     Args:
@@ -209,4 +225,4 @@ def told(name: str, controls: Sequence, picture, usual: Mapping | None = None, *
     usual = {**(usual or {}), **words.get("usual", {})}
     presets = {label: usual | changes for label, changes in words.get("presets", {}).items()}
     given = {each: words[each] for each in ("base", "subject", "also") if each in words}
-    return Explorer(words["title"], controls, picture, **{"presets": presets} | given | more)
+    return Explorer(words["title"], controls, picture, **{"presets": presets, "name": name} | given | more)

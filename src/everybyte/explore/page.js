@@ -161,6 +161,39 @@ function nearest(control, typed) {
   return away.indexOf(Math.min(...away.filter((x) => !Number.isNaN(x))));
 }
 
+// A state in words: of each control its name, and its number or its option's label.
+function worded(spec, state) {
+  return spec.controls.map((c) => [c.name, c.options ? c.options[state[c.name]].label : state[c.name]]);
+}
+
+// The call that opens an explorer in a state.
+export function callOf(spec, state) {
+  return `explore.${spec.name}().at(${worded(spec, state).map(([name, said]) => `${name}=${JSON.stringify(said)}`).join(", ")})`;
+}
+
+// The end of a page's address that has a state; and the state that an address has, null where it is of something else.
+export function addressOf(spec, state) {
+  return `#${spec.name}?${new URLSearchParams(worded(spec, state))}`;
+}
+
+export function addressed(spec, address) {
+  const [name, said] = address.slice(1).split("?");
+  if (!spec.name || name !== spec.name || said === undefined) return null;
+  const given = new URLSearchParams(said);
+  const state = {};
+  for (const c of spec.controls) {
+    const [words, number] = [given.get(c.name), Number(given.get(c.name))];
+    const index = c.options?.findIndex((option) => option.label === words);
+    if (words === null || (c.options ? index < 0 : !Number.isFinite(number))) continue;
+    state[c.name] = c.options ? index : Math.min(Math.max(number, c.ends[0]), c.ends[1]);
+  }
+  return state;
+}
+
+// Whether the address is the page's to change: in JupyterLab it is not.
+const ADDRESSED = () => globalThis.location && !document.body.dataset.jpThemeName;
+const REST = 400; // milliseconds after which a state stands in the address
+
 // A picture in a page: it listens to the controls' traits, draws, and says what changed.
 class View {
   before = null; // the last state drawn, and what it gave
@@ -186,6 +219,7 @@ class View {
       const play = Object.assign(made("button", "play", PLAY), { type: "button", onclick: () => this.hand.play(play) });
       this.root.append(play);
     }
+    if (this.spec.name) this.root.append(this.copier());
     el.append(this.root);
     this.traits = Object.fromEntries(this.spec.controls.map((c) => [c.name, `c_${c.name}`]));
   }
@@ -194,6 +228,11 @@ class View {
   open() {
     const heard = [...Object.values(this.traits).map((trait) => [`change:${trait}`, this.soon]), ["change:preset", this.pick]];
     for (const [event, told] of heard) this.model.on(event, told);
+    const asked = ADDRESSED() && addressed(this.spec, location.hash);
+    if (asked) {
+      this.write({ ...this.read(), ...asked });
+      setTimeout(() => this.root.scrollIntoView({ block: "center" }));
+    }
     this.redraw();
     const watch = (element, told) => {
       const observer = globalThis.ResizeObserver && new ResizeObserver(told);
@@ -205,6 +244,25 @@ class View {
       for (const observer of observers) observer?.disconnect();
       for (const [event, told] of heard) this.model.off(event, told);
     };
+  }
+
+  // What copies the state: the call that opens it, or where the address is the page's that address.
+  copier() {
+    const [row, said] = [made("div", "copier"), made("code", "call")];
+    said.setAttribute("aria-live", "polite");
+    const onclick = () => {
+      said.textContent = callOf(this.spec, this.read());
+      const copied = ADDRESSED() ? location.href.split("#")[0] + addressOf(this.spec, this.read()) : said.textContent;
+      navigator.clipboard?.writeText(copied).catch(() => {}); // where a page may not, the words stand there
+    };
+    row.append(Object.assign(made("button", "copy", "copy this state"), { type: "button", onclick }), said);
+    return row;
+  }
+
+  // The state in the address, a little after the last change: a step that plays changes it often.
+  remember(state) {
+    clearTimeout(this.resting);
+    if (this.spec.name && ADDRESSED()) this.resting = setTimeout(() => history.replaceState(null, "", addressOf(this.spec, state)), REST);
   }
 
   read() {
@@ -316,6 +374,7 @@ class View {
     this.show(now);
     this.said.textContent = result ? kind.change(spec, result, now, whatChanged(spec, before, state, preset)) : kind.describe(spec, now);
     if (kind.large) this.large.replaceChildren(...kind.large(now, result).map((words, i) => made("span", `large-${i}`, words)));
+    if (result) this.remember(state);
     [this.before, this.result, this.preset] = [state, now, ""];
   }
 }

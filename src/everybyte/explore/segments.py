@@ -219,7 +219,8 @@ def allocations(
         listed("setting", "setting", list(chosen)),
         Slider("moment", "after request", 0, len(asked), len(asked)),
     ]
-    return told("allocations", controls, Map(moments))
+    usual = (text, memory, configurations) == (STORY, "100 MiB", None)  # no call without arguments opens another
+    return told("allocations", controls, Map(moments), name="allocations" if usual else "")
 
 
 def _decided(asked, configuration, memory):
