@@ -7,8 +7,6 @@
 | `zero2` | gradients and weights too; what was gathered for forward stays until backward has used it | PyTorch's `fully_shard` |
 | `zero3` | the same; each unit is let go after forward and gathered again for backward | PyTorch's `fully_shard` |
 
-With `fsdp_version` 1 the last two are by PyTorch's `FullyShardedDataParallel`: `reference/flat.py`.
-
 Each GPU runs this same code on a batch of its own, in a process group that the caller has set up. The paper's ZeRO-2 keeps
 the weights whole at all times; `fully_shard(reshard_after_forward=False)` divides them between steps as well.
 Sources: Rajbhandari et al., ZeRO (2020); PyTorch, `torch/distributed/fsdp/_fully_shard` and `torch/nn/parallel/distributed.py`.
@@ -86,10 +84,6 @@ def distribute(module: nn.Module, setup: Setup) -> nn.Module:
         from .splitting import split
 
         split(module, mesh["tensor"], setup.mesh)
-    if setup.fsdp_version == 1:
-        from .flat import flattened
-
-        return flattened(module, setup, [] if setup.sharding_units == "model" else units(module))
     if setup.fsdp:
         return shard(module, setup, mesh)
     return replicate(module, setup) if setup.ddp else module

@@ -251,11 +251,10 @@ class Trainer:
 
     def averaging(self, last: bool):
         """Within it, backward averages gradients over GPUs: under DDP after the last batch alone, under FSDP if told so."""
-        no_sync = getattr(self.called, "no_sync", None)  # DDP's, and FSDP1's
-        if no_sync is None and self.no_sync:
+        if self.no_sync:
             self.module.set_requires_gradient_sync(last)
-        averages_once = self.no_sync or isinstance(self.called, nn.parallel.DistributedDataParallel)
-        return no_sync() if no_sync and averages_once and not last else nullcontext()
+        no_sync = getattr(self.called, "no_sync", None)
+        return nullcontext() if last or no_sync is None else no_sync()
 
     def update(self):
         """The optimizer's step; under loss scaling, skipped where a gradient is infinite."""

@@ -9,6 +9,7 @@ from torch import nn
 
 from ...ask.choices import OPTIMIZERS
 from ...ask.setup import Setup
+from ..saving.flat import averaging_once, in_flat_units
 from ..saving.muon import gathering
 from ..saving.offloading import offloading
 from ..saving.resharding import into_groups, resharded
@@ -24,13 +25,15 @@ MOST = 1.0
 def trainer_of(module: nn.Module, setup: Setup, autocast: Callable | None = None) -> Trainer:
     """The trainer whose steps are those of the setup's loop. Arguments as for `Trainer`."""
     buffered = setup.precision == "bf16-megatron" and setup.sharding == "zero1"
-    with into_groups(setup):
+    with into_groups(setup), in_flat_units(setup):
         trained = setup.replace(precision="bf16") if buffered else setup
         trainer = (Looped if setup.looped else Trainer)(module, trained, autocast)
     if buffered:
         trainer.optimizer = DistributedBuffers(
             (p for p in module.parameters() if p.requires_grad), make_optimizer(setup)
         )
+    if setup.fsdp_version == 1:
+        averaging_once(trainer)
     resharded(trainer.module, setup)
     offloading(trainer, setup)
     gathering(trainer, setup)

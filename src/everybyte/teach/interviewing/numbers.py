@@ -231,7 +231,7 @@ def _of_a_token():
 
 
 def _flux(more=0, **changes):
-    """Bytes that Flux's blocks save at so many times its side."""
+    """Bytes that Flux's blocks save, with some more tokens."""
     return formula("diffusion.blocks")(**FLUX | changes | {"sequence": FLUX["sequence"] + more})
 
 
@@ -351,7 +351,11 @@ _shown("bytes", picture_token=_of_a_token(), picture_kept=formula("tower.saved")
 _shown("bytes", flux_kept=_flux(), flux_rank=_flux(adapter_rank=4) - _flux(), flux_twice=_flux(more=3 * 1024))
 _shown("bytes", flux_token=formula("diffusion.single")(**FLUX | {"sequence": 1}))
 _shown("count", long_tokens=STRETCHED.setup.sequence, expert_gpus=DIVIDED.expert, tensor_tokens_half=LONG // 2)
-_shown("bytes", long_loss=STRETCHED.at("loss.logits", precision="bf16-mixed"), long_inputs=STRETCHED.at("checkpoint.inputs"))
+_shown(
+    "bytes",
+    long_loss=STRETCHED.at("loss.logits", precision="bf16-mixed"),
+    long_inputs=STRETCHED.at("checkpoint.inputs"),
+)
 _shown("count", deepseek=LATENT.parameters, deepseek_active=formula("parameters.active").at(LATENT))
 _shown("bytes", deepseek_weights=weight_bytes(LATENT), deepseek_states=16 * LATENT.parameters)
 _shown("bytes", deepseek_experts=SPARSE.at("experts.weights"), deepseek_kept=SPARSE.at("experts.kept"))
