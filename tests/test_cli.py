@@ -154,6 +154,7 @@ def test_every_option_reaches_the_setup(capsys):
         "optimizer_in_backward",
         "resharding",
         "resharding_gpus",
+        "muon_gather",
         *vars(LOOPS["plain"]),
         "loop",
     }

@@ -39,6 +39,7 @@ STARTS = (
     eb.Setup(sequence=256, gpus=2, mesh=eb.Mesh(context=2, rotation="ulysses")),
     eb.Setup(sequence=128, gpus=16, sharding="zero3", sharding_units="block+ends", resharding="group"),
     eb.Setup(sequence=128, gpus=16, sharding="zero3", optimizer="muon"),
+    eb.Setup(sequence=128, gpus=16, sharding="zero3", optimizer="muon", muon_gather="owner"),
     eb.Setup(sequence=128, gpus=16, sharding="zero3", fsdp_version=1),
     eb.Setup(sequence=128, gpus=4, buckets="views"),
     eb.Setup(sequence=128, gpus=4, accumulation=4, mesh=eb.Mesh(pipeline=2, tensor=2)),

@@ -29,6 +29,7 @@ from everybyte.ask.choices import (
     COMMON_OPTIMIZERS,
     LIBRARIES,
     LIBRARY_OPTIMIZERS,
+    LOOPS,
     LOSSES,
     MASTER_GRADIENTS,
     OPTIMIZER_IMPLS,
@@ -314,6 +315,21 @@ def flat(seed: int, draw) -> tuple[eb.Model, eb.Setup, int]:
     fields |= {"precision": draw(["fp32", "bf16-mixed", "bf16"])}
     fields |= {"outputs": draw(["dropped", "dropped", "kept"]), "zero_grad": draw(["end", "end", "start", "backward"])}
     setup = setup.replace(**fields)
+    setup.check_model(model)
+    return model, setup, block
+
+
+@_again(17)
+def owned(seed: int, draw) -> tuple[eb.Model, eb.Setup, int]:
+    """`everything` under FSDP with Muon, whose matrices are each made orthogonal on one GPU, in any loop."""
+    model, setup, block = everything(draw(range(10**6)))
+    gpus, replicas = draw([(2, 1), (3, 1), (4, 1), (5, 1), (7, 1), (8, 1), (8, 2)])
+    setup = setup.replace(
+        optimizer="muon", optimizer_impl=draw(OPTIMIZERS["muon"].impls), muon_gather=draw(["owner", "all-to-all"]),
+        sharding=draw(["zero2", "zero3"]), gpus=gpus, replicas=replicas, buckets="copies", offload=draw(["none", "none", "activations"]),
+        precision=draw(["fp32", "bf16", "bf16-mixed", "bf16-master"]), master_gradients="bf16", no_sync=False,
+        loop=draw(["plain", "plain", *LOOPS]),
+    )  # fmt: skip
     setup.check_model(model)
     return model, setup, block
 

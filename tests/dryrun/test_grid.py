@@ -38,6 +38,8 @@ def test_every_choice_of_a_setup_is_drawn_for_either_family(family):
             allowed = [name for name in allowed if OPTIMIZERS[name].package != "torchao"]
         if field in ("checkpointing", "resharding", "offload"):  # some of which `spared` draws
             setups = [*setups, *(drawn[1] for seed in range(240) if (drawn := grid.spared(seed)))]
+        if field == "muon_gather":  # some of which `owned` draws
+            setups = [*setups, *(grid.owned(seed)[1] for seed in range(10))]
         if field == "loss":  # head and loss in one function, which `one_function` draws
             setups = [*setups, grid.one_function(0)[1]]
         assert {getattr(setup, field) for setup in setups} == set(allowed), field

@@ -238,7 +238,7 @@ def test_every_field_of_a_setup_is_honored_or_refused():
     honored = {
         "batch", "sequence", "accumulation", "precision", "optimizer", "optimizer_impl", "attention", "dropout",
         "master_gradients", "sharding", "gpus", "replicas", "offload", "no_sync", "buckets", "adapters", "quantization", "loop", "outputs", "zero_grad", "clip",
-        "resharding", "resharding_gpus", "fsdp_version", "optimizer_in_backward",
+        "resharding", "resharding_gpus", "muon_gather", "fsdp_version", "optimizer_in_backward",
     }  # fmt: skip
     partly = {"checkpointing", "sharding_units"}
     refused = {"loss", "loss_chunks", "checkpoint_every", "mesh"}

@@ -16,6 +16,12 @@ def test_any_way_to_the_byte(start):
     agree(grid.spared, range(start, start + 2))
 
 
+@pytest.mark.sampled(2)
+@pytest.mark.parametrize("start", range(0, 40, 2))
+def test_muon_s_owners_to_the_byte(start):
+    agree(grid.owned, range(start, start + 2), "")
+
+
 def test_an_optimizer_in_backward_has_no_gradients_at_once():
     """Of weights in bf16 with 4 bytes of states 2 bytes of gradients are gone; what is left is the largest, one at a time."""
     setup = eb.Setup(batch=1, sequence=64, precision="bf16", checkpointing="full")
@@ -140,3 +146,38 @@ def test_muon_under_fsdp_has_a_whole_matrix_at_a_time():
     matrix, side = 2 * 64 * 4 * 64, 2 * 64 * 64
     taken = found.phases["step"] - found.phases["after_backward"]
     assert taken == 3 * matrix + 2 * side  # what was gathered, what is multiplied, and what comes of it
+
+
+@pytest.mark.parametrize(("how", "matrices", "batches"), [("owner", 3, 2), ("all-to-all", 4, 2)])
+def test_muon_s_owners_have_one_matrix_of_each_batch(how, matrices, batches):
+    """Of 9 matrices of a shape 8 GPUs take one each, then one of them the last. What is sent by all-to-all is one matrix more."""
+    model = GPT2.replace(layers=9, width=64, heads=4, vocabulary=256, positions=64)
+    setup = eb.Setup(batch=1, sequence=8, precision="bf16", optimizer="muon", sharding="zero3", gpus=8)
+    each, found = eb.budget(model, setup), eb.budget(model, setup.replace(muon_gather=how))
+    assert found.moments["rest"] == each.moments["rest"]
+    matrix, side = 2 * 64 * 4 * 64, 2 * 64 * 64
+    assert found.phases["step"] - found.phases["after_backward"] == matrices * matrix + 2 * side
+    made = [sum(name == "matrix turned" for name, *_ in one.operations) for one in (each, found)]
+    assert made == [5 * 4 * 9, 5 * 4 * batches]
+
+
+def test_which_matrices_share_a_shape_is_the_model_s():
+    """A step of another model, alike but for sizes, has exchanges of its own: q, k, v and out, gate and up, down; or k and v apart."""
+    sizes = {"layers": 1, "width": 64, "heads": 4, "head_width": 16, "ffn_width": 96}
+    llama = eb.model("llama-3.2-1b", code="reference").replace(**sizes, kv_heads=4)
+    setup = eb.Setup(batch=1, sequence=8, optimizer="muon", sharding="zero3", gpus=4, muon_gather="all-to-all")
+    for model, exchanges in ((llama, 3), (llama.replace(kv_heads=2), 4)):
+        names = [name for name, *_ in eb.budget(model, setup).operations]
+        assert names.count("rows for all owners") == exchanges
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"optimizer": "adamw"}, r"^Setup\.muon_gather: 'owner' needs optimizer 'muon', not 'adamw'"),
+        ({"sharding": "none"}, r"^Setup\.muon_gather: 'owner' needs sharding 'zero2' or 'zero3', not 'none'"),
+    ],
+)
+def test_owners_that_are_none_are_refused(changes, why):
+    with pytest.raises(ValueError, match=why):
+        eb.Setup(**{"gpus": 8, "sharding": "zero3", "optimizer": "muon", "muon_gather": "owner"} | changes)

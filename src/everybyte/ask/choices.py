@@ -175,6 +175,7 @@ Sharding = Literal["none", "zero1", "zero2", "zero3"]
 ShardingUnits = Literal["block", "block+ends", "model"]
 Resharding = Literal["usual", "root", "ends", "not-last", "group"]
 Offload = Literal["none", "cpu", "activations"]
+MuonGather = Literal["each", "owner", "all-to-all"]
 Buckets = Literal["copies", "views"]
 MasterGradients = Literal["bf16", "fp32", "both"]
 Quantization = Literal["none", "nf4"]
@@ -184,7 +185,7 @@ CHOICES = MappingProxyType(
         "precision": get_args(PrecisionName), "optimizer": get_args(OptimizerName), "optimizer_impl": get_args(OptimizerImpl),
         "attention": get_args(Attention), "loss": get_args(Loss), "master_gradients": get_args(MasterGradients),
         "checkpointing": get_args(Checkpointing), "sharding": get_args(Sharding), "sharding_units": get_args(ShardingUnits),
-        "resharding": get_args(Resharding),
+        "resharding": get_args(Resharding), "muon_gather": get_args(MuonGather),
         "offload": get_args(Offload), "buckets": get_args(Buckets), "quantization": get_args(Quantization),
         "loop": get_args(LoopName), "outputs": get_args(Outputs), "zero_grad": get_args(ZeroGrad), "clip": get_args(Clip),
     }

@@ -155,8 +155,8 @@ class Setup:
             in the data types that it is made in. By default `fp32`; of a Hugging Face config what its `dtype` says, as
             `from_pretrained` with `dtype="auto"` does: `bf16`, or `own` of another type than fp32.
         optimizer: a key of `OPTIMIZERS`. Under `zero1` it has one vector, its share of all numbers: `adafactor` factors
-            nothing there, and 8-bit states are in blocks of it. Under FSDP `muon` gathers each matrix's update in bf16, one after another,
-            and every GPU computes it whole (arXiv:2502.16982); what PyTorch's own makes of `DTensor`s depends on sizes and on the machine.
+            nothing there, and 8-bit states are in blocks of it. Under FSDP `muon` makes each matrix's update whole, as
+            `muon_gather` says; what PyTorch's own makes of `DTensor`s depends on sizes and on the machine.
         optimizer_impl: all tensors at once, operation by operation (`foreach`, PyTorch's default on CUDA), one after
             another (`loop`), or in one kernel (`fused`); by default the optimizer's first. `muon`'s own step is a loop;
             its AdamW, for what is no matrix of a block, has this implementation.
@@ -192,6 +192,11 @@ class Setup:
             head too (`ends`: torchtitan's `always`); or the last block neither (`not-last`: torchtitan's until 2025). `group`: every unit
             leaves its share among a few of the GPUs (`reshard_after_forward=8`), from which backward gathers it.
         resharding_gpus: for `group`: how many GPUs hold a unit between forward and backward; a divisor of those that divide the weights.
+        muon_gather: for `muon` under FSDP: how updates become whole matrices, in bf16. `each`: all GPUs gather one after another, and
+            every GPU computes each (arXiv:2502.16982). Otherwise of as many matrices of one shape as there are GPUs each GPU gets one,
+            which it alone computes, and gives the others their rows of it back: by one gather and one scatter for each matrix (`owner`),
+            as Megatron-FSDP's Muon does, or by one `all-to-all` there and one back, as Dion's, with zeros where fewer are left. One batch is
+            under way at a time; theirs are more.
         replicas: for FSDP: how many groups of GPUs each divide the whole among them (HSDP); a divisor of `gpus`.
             offload: for FSDP: `cpu` keeps each GPU's share of weights, gradients and states in the memory of the CPU, which
             runs the optimizer; weights are copied to the GPU to be gathered, gradients back as they come. With any sharding `activations`
@@ -240,6 +245,7 @@ class Setup:
     sharding_units: choices.ShardingUnits = "block"
     resharding: choices.Resharding = "usual"
     resharding_gpus: int = 8
+    muon_gather: choices.MuonGather = "each"
     replicas: int = 1
     offload: choices.Offload = "none"
     no_sync: bool = False

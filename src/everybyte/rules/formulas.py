@@ -51,6 +51,7 @@ SPOKEN = (
     Rule("precision", lambda s, m: s.precision in LIBRARIES, ", of which formulas do not speak", instead=BUDGET),
     only("optimizer_in_backward", False, why=", of which formulas do not speak", instead=BUDGET),
     only("resharding", "usual", why=", of which formulas do not speak", instead=BUDGET),
+    only("muon_gather", "each", why=", of which formulas do not speak", instead=BUDGET),
     only("fsdp_version", 2, why=", of which formulas do not speak", instead=BUDGET),
     only("loss", "plain", "chunked", why=", of which formulas do not speak", instead=BUDGET),
 )

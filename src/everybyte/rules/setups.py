@@ -169,6 +169,8 @@ _GPUS = table(
     needs("sharding_units", "block", "sharding", "zero2", "zero3"),
     needs("resharding", "usual", "sharding", "zero3"),
     needs("resharding_gpus", 8, "resharding", "group"),
+    needs("muon_gather", "each", "optimizer", "muon"),
+    needs("muon_gather", "each", "sharding", "zero2", "zero3"),
     Rule("resharding", lambda s: s.resharding == "ends" and s.sharding_units != "block+ends", "needs sharding_units 'block+ends', not {s.sharding_units!r}"),
     Rule("resharding", lambda s: s.resharding == "not-last" and s.sharding_units == "model", "needs sharding_units 'block' or 'block+ends', not 'model'"),
     Rule("resharding", lambda s: s.resharding != "usual" and s.mesh.pipeline > 1, BESIDE_MESH, "'usual', or no pipeline"),

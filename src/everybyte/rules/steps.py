@@ -160,7 +160,7 @@ ROLLOUT = table(
 )  # fmt: skip
 #: Of a search for layouts, which varies none of these.
 LAYOUT = table(
-    only("adapters", None), only("offload", "none"), only("replicas", 1), only("sharding_units", "block"), only("resharding", "usual"), only("fsdp_version", 2), only("no_sync", False),
+    only("adapters", None), only("offload", "none"), only("replicas", 1), only("sharding_units", "block"), only("resharding", "usual"), only("muon_gather", "each"), only("fsdp_version", 2), only("no_sync", False),
     only("buckets", "copies"), only("optimizer_in_backward", False), PLAIN_LOOP,
     why="is not searched", instead="eb.budget takes one layout",
 )  # fmt: skip

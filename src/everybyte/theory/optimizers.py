@@ -13,6 +13,7 @@ from ..catalog.decoders import optimized
 from ..catalog.weights import ENDS, Weight
 from . import low_bits
 from .letters import Letter, least, up
+from .schedule import Loop
 from .tape import Piece
 
 #: Numbers in a tensor from which on bitsandbytes keeps 8-bit states, and pages them; in one block; in a table.
@@ -263,6 +264,9 @@ class Optimizer:
         """One matrix after another: five times two products with the matrix's smaller side, in bf16. Under FSDP gathered before."""
         bits, update = 2, None
         hidden = [(w, (w.shape, n)) for w, n, _ in self._paired if is_hidden(w)]
+        if self.setup.muon_gather != "each":
+            hidden = []
+            self._exchanged(bits)
         for turn, (shape, numbers) in self._in_order(hidden):
             with turn():
                 if self.setup.fsdp:
@@ -280,6 +284,26 @@ class Optimizer:
         rows = self._make("gradient with momentum", numbers)  # noqa: F841
         sent = self._make("rows in bf16", numbers, bits)  # noqa: F841
         return self._make("matrix gathered", Letter(self.setup.shards, "G") * numbers, bits)
+
+    def _exchanged(self, bits):
+        """Of each shape as many matrices at once as there are GPUs, one on each. Source: `reference/saving/muon.py`."""
+        owned = self.setup.muon_gather == "owner"
+        turns = [row for row, loop in rounds(self.step_.whole, self._paired, self.setup) for _ in range(loop.turns)]
+        for index, (weight, numbers, _) in enumerate(turns):
+            whole = Letter(self.setup.shards, "G") * numbers
+            with self.tape.turn("round", index):
+                sent = self._make(
+                    "rows for an owner" if owned else "rows for all owners", numbers if owned else whole, bits
+                )
+                rows = self._make("gradient with momentum", numbers)  # of one matrix after another
+                del rows
+                update = self._make("matrix from all GPUs' rows", whole, bits)
+                if owned:
+                    del sent
+                found = self._orthogonal(update, prod(weight.shape), least(*weight.shape), bits, True)
+                del found
+                sent = self._make("rows from an owner", numbers, bits) if owned else sent
+                del sent, update
 
     def _orthogonal(self, update, numbers, side, bits, narrow):
         found = update if narrow else self._make("matrix in bf16", numbers, bits)
@@ -319,6 +343,15 @@ def _each(rows):
 def factors(shape):
     """Numbers in the factors of Adafactor's variance: along the last dimension, and along the one before; of a vector, in itself."""
     return (prod(shape[:-1]), prod((*shape[:-2], shape[-1]))) if len(shape) > 1 else (shape[0],)
+
+
+def rounds(model, rows, setup):
+    """(row, Loop) of each shape of Muon's matrices: of one of them, and how often each GPU gets one. rows: (weight, numbers, count) each."""
+    alike, hidden = {}, [row for row in rows if is_hidden(row[0])]
+    for row in hidden if model.family else optimized(model, hidden):
+        alike.setdefault(tuple(map(int, row[0].shape)), []).append(row)
+    gpus = Letter(setup.shards, "G")
+    return [(same[0], Loop.of(up(sum(count for *_, count in same), gpus), 3, 1)) for same in alike.values()]
 
 
 def is_hidden(weight):

@@ -23,15 +23,15 @@ from .context import own_sequence
 from .course import PARTS, SHARED_PARTS, Course
 from .expert_parallel import OWN, along, received
 from .flat import layouts
-from .letters import Letter, over, up
+from .letters import Letter, over, text, up
 from .loops import LoopStep
 from .losses import is_thin
 from .low_bits import made, quantized
-from .optimizers import PAGED, QUANTIZED
+from .optimizers import PAGED, QUANTIZED, rounds
 from .pipelines import PipelineStep, StagePlan, modules_of, part_of
 from .schedule import Loop, left, nested, one_after_another, stretched
 from .tape import Type
-from .training import Step
+from .training import Fields, Step, occurrences
 
 
 def letters(model, setup, rounding=1, rank=0) -> dict[str, int]:
@@ -124,12 +124,24 @@ class Plan:
         }  # fmt: skip
         if blocks.segment:
             self.loops["segment"] = blocks.segment
+        exchanged = exchanges(model, setup)
+        self.loops["round"] = one_after_another("round", [loop for _, loop in exchanged])
         self.segments = blocks.segments
         self.chunks, stretched = chunked(setup, self.loops, blocks.stretched, model)
         self.key = (
             self.segments, len(self.chunks), stretched, self.loops["batch"].turns, self.loops["batch"].middle,
-            self.stepped,
+            self.stepped, tuple((row[0].name, row[0].group, text(loop.times), loop.turns) for row, loop in exchanged),
         )  # fmt: skip
+
+
+def exchanges(model, setup):
+    """What `rounds` says of a setup's exchanges: which weights share a shape decides the form."""
+    if setup.muon_gather == "each":
+        return []
+    fields = Fields(model)
+    times = occurrences(fields)
+    rows = [(w, 0, w.count * times[w.group]) for w in learned(fields) if w.count and layers(model)[w.group]]
+    return rounds(model, rows, setup)
 
 
 def rows_at_once(model, setup):

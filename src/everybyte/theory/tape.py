@@ -76,7 +76,7 @@ def run(kind, make):
 
 
 #: The places that repeat, from the outermost.
-LOOPS = ("batch", "stage", "layer", "segment", "block", "chunk")
+LOOPS = ("batch", "stage", "layer", "round", "segment", "block", "chunk")
 #: Those of them around a network's own.
 AROUND = ("batch", "stage")
 

@@ -55,7 +55,7 @@ def held(model: Model, setup: Setup, place: int = 0, mixture: type[ParallelExper
 def undivided(setup: Setup) -> Setup:
     """The same on one GPU."""
     return setup.replace(
-        gpus=1, mesh=Mesh(), sharding="none", sharding_units="block", resharding="usual", resharding_gpus=8, buckets="copies", offload="none", no_sync=False
+        gpus=1, mesh=Mesh(), sharding="none", sharding_units="block", resharding="usual", resharding_gpus=8, muon_gather="each", buckets="copies", offload="none", no_sync=False
     )  # fmt: skip
 
 
