@@ -8,8 +8,8 @@ from everybyte.reference import GPT
 from everybyte.reference.loops.running import trainer_of
 from everybyte.reference.saving import muon
 
-#: Five matrices of each shape, and rows that four do not share evenly.
-MODEL = eb.Model(name="small", layers=5, width=20, heads=2, vocabulary=101, positions=24, ffn_width=25)
+#: Three matrices of each shape, and rows that two do not share evenly.
+MODEL = eb.Model(name="small", layers=3, width=20, heads=2, vocabulary=101, positions=24, ffn_width=25)
 SETUP = eb.Setup(batch=2, sequence=16, attention="eager", optimizer="muon")
 WAYS = CHOICES["muon_gather"]
 
