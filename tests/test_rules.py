@@ -41,6 +41,7 @@ STARTS = (
     eb.Setup(sequence=128, gpus=16, sharding="zero3", optimizer="muon"),
     eb.Setup(sequence=128, gpus=16, sharding="zero3", optimizer="muon", muon_gather="owner"),
     eb.Setup(sequence=128, gpus=16, sharding="zero3", fsdp_version=1),
+    eb.Setup(sequence=128, gpus=16, sharding="zero3", optimizer="adamwfp8"),
     eb.Setup(sequence=128, gpus=4, buckets="views"),
     eb.Setup(sequence=128, gpus=4, accumulation=4, mesh=eb.Mesh(pipeline=2, tensor=2)),
     eb.Setup(sequence=128, gpus=12, mesh=eb.Mesh(expert=12)),
@@ -219,6 +220,12 @@ def apart():
             refused.append("LoRA")
         if goes(sharding="zero3", **fields) and not goes(sharding="zero3", offload="cpu", **fields):
             refused.append("offload to the CPU")
+        if (
+            "precision" not in fields
+            and goes(sharding="zero3", **fields)
+            and not goes(sharding="zero3", precision="bf16", **fields)
+        ):
+            refused.append("FSDP in `bf16`")
         found[name] = tuple(dict.fromkeys(refused))
     return found
 
@@ -257,6 +264,8 @@ def test_the_readmes_sentences_on_what_goes_together_are_the_rows():
             refused = SHARINGS[sharding] in (*without[precision], *without[optimizer])
             refused = refused or (offload == "cpu" and SHARINGS[sharding] != "FSDP")
             refused = refused or (offload == "cpu" and "offload to the CPU" in without[optimizer])
+            in_bf16 = precision == "bf16" and SHARINGS[sharding] == "FSDP"
+            refused = refused or (in_bf16 and "FSDP in `bf16`" in without[optimizer])
             assert bool(goes(**fields, **more)) == (not refused), (fields, more)
     assert "FSDP with offload to the CPU or without" in text
 

@@ -128,7 +128,6 @@ NOT_SHARDED: Mapping[tuple[str, bool], tuple[str, tuple[str, ...]]] = MappingPro
                               ("in-place operations that require placement changes are not supported",)),
         ("adam8bit", True): ("bitsandbytes raises",
                              ("got mixed torch.Tensor and DTensor", "does not have a sharding strategy registered")),
-        ("torchao", True): ("its compiled step over `DTensor`s is not derived, and everybyte rehearse runs a script with it", ()),
         ("muon", False): ("the share is a row of many weights' numbers, and PyTorch raises", ("Muon only supports 2D parameters",)),
     }
 )  # fmt: skip

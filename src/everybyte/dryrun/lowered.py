@@ -12,6 +12,7 @@ from unittest import mock
 import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor, unset_fake_temporarily
+from torch.distributed.tensor import DTensor
 from torch.utils._pytree import tree_map
 
 from ..ask.choices import OPTIMIZERS
@@ -20,6 +21,8 @@ from ..reference.adapters import package
 #: The GPU that code is written for: an H200's numbers. Rehearsals of an H200 and of a T4 found the same buffers.
 _GPU = {"multi_processor_count": 132, "major": 9, "regs_per_multiprocessor": 65536, "max_threads_per_multi_processor": 2048,
         "max_threads_per_block": 1024, "warp_size": 32}  # fmt: skip
+#: Bytes: Inductor's code takes for granted that a tensor starts at a multiple, where the first that it was written for did.
+_ALIGNMENT = 16
 #: What a function was given -> the lines of its code that make tensors, and that drop them.
 _FOUND: dict[tuple, CodeType] = {}
 
@@ -39,18 +42,30 @@ def torchao_compiled(setup):
 
     with ExitStack() as stack:
         for module in (adam, subclass_4bit, subclass_8bit):
-            stack.enter_context(mock.patch.object(module, "torch", _Torch()))
+            stack.enter_context(mock.patch.object(module, "torch", _Torch(setup)))
         yield
 
 
 class _Torch:
     """PyTorch as torchao's optimizers see it: compiled functions make and drop their buffers, and compute nothing."""
 
+    def __init__(self, setup):
+        self._setup = setup
+
     def __getattr__(self, name):
         return getattr(torch, name)
 
     def compile(self, function, **_):
-        return partial(run, function)
+        return partial(self._run, function)
+
+    def _run(self, function, *arguments):
+        if any(isinstance(x, DTensor) and x.to_local().storage_offset() * x.itemsize % _ALIGNMENT for x in arguments):
+            raise ValueError(
+                f"Setup.gpus: {self._setup.gpus} with optimizer {self._setup.optimizer!r}: a gradient starts at no multiple of {_ALIGNMENT} "
+                "bytes of what FSDP reduces, and the compiled step may copy it, which is not counted; allowed: GPUs whose shares are "
+                "multiples of 4 numbers, or precision 'bf16-master'; everybyte rehearse runs a script with it"
+            )
+        run(function, *arguments)
 
     def tensor(self, numbers, dtype=None, device=None):
         """On device meta `torch.tensor` makes what no mode sees."""

@@ -1,9 +1,11 @@
 """What of a setup does not go with a model: tried by whatever is given both."""
 
-from ..ask.choices import DTYPE_BYTES, LIBRARIES, OWN, PRECISIONS, TENSOR_OPTIMIZERS
+from math import prod
+
+from ..ask.choices import DTYPE_BYTES, LIBRARIES, OPTIMIZERS, OWN, PRECISIONS, TENSOR_OPTIMIZERS
 from ..ask.mesh import Part, divided, worst_routing
 from ..ask.schedules import TWO_STAGES
-from ..catalog.weights import linears
+from ..catalog.weights import linears, trained
 from .row import Rule, only, table
 from .setups import BESIDE_MESH, FSDP
 
@@ -134,6 +136,20 @@ def _ragged_why(s, m):
     return f"multiplies experts' matrices in rows of 16 bytes, and {field} is {size}{share} in {m.name}"
 
 
+def _odd(s, m):
+    """(name, numbers) of the first weight of which one GPU's share in fp32 is no multiple of 16 bytes; None where all are."""
+    shares = ((w.name, -(-w.shape[0] // s.shards) * prod(w.shape[1:])) for w in trained(m, s.adapters))
+    return next(((name, numbers) for name, numbers in shares if numbers % 4), None)
+
+
+def _odd_why(s, m):
+    (name, numbers), whose = _odd(s, m), f"{m.name}'s"
+    return (
+        f"with optimizer {s.optimizer!r} and sharding {s.sharding!r}: of {whose} {name} each has {numbers} numbers, {4 * numbers} bytes, so that "
+        "gradients beside it start at no multiple of 16, and torchao's compiled step copies some of them, which is not derived"
+    )
+
+
 _FITTING = table(
     Rule("precision", lambda s, m: s.precision in OWN, "with {m.name}, a Model, which has dimensions alone",
          ", ".join((*PRECISIONS, *LIBRARIES))),
@@ -209,6 +225,8 @@ _RING = table(
     when=lambda s, m: s.mesh.context > 1 and s.mesh.rotation != "ulysses" and s.dtypes.compute == "fp32",
 )  # fmt: skip
 _SIZES = table(
+    Rule("gpus", lambda s, m: OPTIMIZERS[s.optimizer].package == "torchao" and s.fsdp and not s.dtypes.master and _odd(s, m),
+         _odd_why, "GPUs whose shares are multiples of 4 numbers, or precision 'bf16-master'", "everybyte rehearse runs a script with it"),
     Rule("checkpointing", lambda s, m: s.checkpointing == "second-products" and m.experts,
          "with {m.name}, of whose experts torchtitan's list of what is saved differs from release to release", "others"),
     Rule("checkpoint_every", lambda s, m: max(s.segment, s.cycle) > m.layers, "is more than the {m.layers} blocks of {m.name}",

@@ -2,6 +2,9 @@
 
 Sources: torchao 0.18, `optim/adam.py`, `subclass_8bit.py`, `subclass_4bit.py`, `subclass_fp8.py`; the code that PyTorch 2.13's Inductor
 writes for `single_param_adam`, which `tests/dryrun/test_lowered.py` reads.
+
+Under FSDP2 a state is made of what this GPU has of the weight, and the step is compiled for that alone, as if it were all: the `DTensor`s
+around it ask for nothing, and no GPU is asked for anything.
 """
 
 from collections.abc import Sequence

@@ -162,10 +162,12 @@ class Optimizer:
     _adam8bit = _momentum
 
     def _torchao(self):
-        """One tensor after another, each in compiled code."""
+        """One tensor after another, each in compiled code: under FSDP its first rows, as if that were all."""
         name = self.setup.optimizer
+        parts = self.step_.shards if self.setup.fsdp else 1
         for turn, (shape, numbers) in self._in_order([(w, (w.shape, n)) for w, n, _ in self._paired]):
             with turn():
+                shape = (up(shape[0], parts), *shape[1:])
                 sizes = low_bits.temporaries(name, shape, numbers)
                 buffers = self._all("compiled step's buffers", [(*size, 1) for size in sizes])
                 del buffers

@@ -252,6 +252,8 @@ def _thresholds(model, setup, without):
         flat = _flat(model, setup, without)
         numbers = [-(-flat["P"] // setup.shards), *[-(-flat["P_e"] // setup.expert_shards)] * (setup.mesh.expert > 1)]
         shapes = [(n,) for n in numbers]
+    if setup.fsdp:
+        shapes = [(-(-shape[0] // setup.shards), *shape[1:]) for shape in shapes]
     if algorithm == "torchao":
         name = setup.optimizer
         return tuple((quantized(name, prod(shape)), made(name, shape)) for shape in shapes)
