@@ -166,13 +166,14 @@ class Step:
 
     def _whole(self):
         """The weights of one GPU that has all of them."""
-        paths, found = self._paths(), self._scales()
+        paths = self._paths()
+        found = [Piece(256, 4, "parameters")] if paths else []  # a table of the process
         for weight, numbers, count in self.weights:
             path, _, kind = weight.name.rpartition(".")
-            size, width = numbers, self.stored.width
+            pieces = [(numbers, self.stored.width)]
             if path in paths:  # of linear layers in 4 bits the biases are those of the matrix product
-                size, width = quantized(numbers, up)[0] if kind == "weight" else (numbers, self.tape.compute.width)
-            found.append(Piece(size, width, "parameters", count))
+                pieces = quantized(numbers, up) if kind == "weight" else [(numbers, self.tape.compute.width)]
+            found += [Piece(size, width, "parameters", count) for size, width in pieces]
         return found
 
     def _paths(self):
