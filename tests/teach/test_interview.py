@@ -137,7 +137,7 @@ def _of_dialogues():
         "deepseek_states": 16 * deepseek, "expert_gpus": 64, "deepseek_experts": 2 * 58 * 4 * 3 * 2048 * 7168,
         "deepseek_kept": rows * (2 * (7168 + 4 * 2048) + 16 + 2 * 7168 + 40) + 4096 * (4 * 256 + 4) + 4 * 4,
         "long_context": 131_072,
-        "tensor_tokens_half": 4096, "long_request": 2**17 * 2**17, "long_requests": 3, "e4m3_largest": 448.0,
+        "expert_tokens": 4096, "long_request": 2**17 * 2**17, "long_requests": 3, "e4m3_largest": 448.0,
     }  # fmt: skip
 
 

@@ -7,7 +7,7 @@ import pytest
 
 import everybyte as eb
 from everybyte.teach import interview
-from everybyte.teach.interviewing import PARTS, room
+from everybyte.teach.interviewing import room
 
 SOURCE = room.program()
 SITTING = """
@@ -53,9 +53,8 @@ def test_a_sitting_begins_with_what_is_known_least(node):
 
 
 def test_a_dialogue_goes_on_as_it_was_asked_whatever_is_known(node):
-    last = max(PARTS)
-    told = [{"id": f"d{i}", "part": last, "topic": "one"} for i in range(4)]
-    data = {"cards": told, "asked": {"part": last, "topic": "one"}, "known": {"d0": 3}, "grades": [3, 3]}
+    told = [{"id": f"d{i}", "part": 5, "topic": "one", "dialogue": True} for i in range(4)]
+    data = {"cards": told, "asked": {"part": 5, "topic": "one"}, "known": {"d0": 3}, "grades": [3, 3]}
     assert node(SITTING, data, room=SOURCE)["seen"] == [4, "d0", "d1"]
 
 

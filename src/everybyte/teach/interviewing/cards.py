@@ -10,6 +10,8 @@ from .. import texts
 from .numbers import NUMBERS
 
 PARTS = {1: "What fills the GPU", 2: "Saving it on one GPU", 3: "Many GPUs", 4: "Practice", 5: "Design dialogues"}
+#: The part whose cards follow one another.
+DIALOGUES = 5
 #: The texts of a card, which may have numbers.
 TEXTS = ("question", "answer", "follow_up", "wrong", "why")
 NAME = re.compile(r"\{(\w+)\}")

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
-from math import ceil, prod, sqrt
+from math import ceil, sqrt
 from operator import attrgetter
 from typing import Any
 
@@ -19,6 +19,7 @@ from ...formulas import formula
 from ...formulas.formats import BLOCKS, FLOATS
 from ...theory.inference import course, letters
 from ..asking import Run, run
+from ..bank import c51, c52, c53
 from .case import EAGER, FLASH, GPUS, RANK, Case, Derived, fitted, reserved
 
 #: The step of the late out-of-memory error; the dropout of the card on it.
@@ -53,38 +54,11 @@ SMALLEST = _float("fp16", "smallest")
 SENT = LARGE.layers * int(
     formula("tensor.sent")(batch=1, sequence=LONG, width=LARGE.width, weight_bytes=2, tensor=GPUS)
 )
-#: A layer of Qwen3-Next over 4,096 tokens; keys and values of an attention layer beside it; a photo in the tower of Qwen3-VL 8B, whose tokens
-#: are four patches; Flux at 512 × 512 pixels, with 512 tokens of a prompt.
+#: A layer of Qwen3-Next over 4,096 tokens.
 STATE = {
-    "state_key_heads": 16,
-    "state_heads": 32,
-    "state_rows": 128,
-    "state_columns": 128,
-    "chunk": 64,
-    "compute_bytes": 2,
-}
-STATE |= {"batch": 1, "sequence": 4096}
-HYBRID = {"kv_heads": 2, "head_width": 256}
-TOWER = {
-    "tower_layers": 27,
-    "tower_width": 1152,
-    "tower_heads": 16,
-    "tower_ffn_width": 4304,
-    "tower_taps": 3,
-    "pictures": 1,
-}
-TOWER |= {"patch_side": 16, "patch_frames": 2}
-PHOTO = 11_844
-FLUX = {
-    "width": 3072,
-    "heads": 24,
-    "head_width": 128,
-    "batch": 1,
-    "single_layers": 38,
-    "double_layers": 19,
-    "sequence": 1536,
-}
-FLUX |= {"adapter_rank": 2}
+    "state_key_heads": 16, "state_heads": 32, "state_rows": 128, "state_columns": 128, "chunk": 64, "compute_bytes": 2, "batch": 1,
+    "sequence": 4096,
+}  # fmt: skip
 #: A long sequence of a 70B model; DeepSeek-V3, its experts on 64 GPUs; the longest request to Llama 3.1.
 STRETCHED = run("llama-3.1-70b", batch=1, sequence=2**15, precision="bf16", checkpointing="full")
 DIVIDED = Mesh(expert=64)
@@ -224,17 +198,6 @@ def _digits(x, most):
     return float(f"{x:.{most}g}")
 
 
-def _of_a_token():
-    """Bytes that the tower saves of four patches more."""
-    four, eight = (formula("tower.saved")(**TOWER, patches=patches) for patches in (4, 8))
-    return eight - four
-
-
-def _flux(more=0, **changes):
-    """Bytes that Flux's blocks save, with some more tokens."""
-    return formula("diffusion.blocks")(**FLUX | changes | {"sequence": FLUX["sequence"] + more})
-
-
 def _three(n, scale):
     """A whole number in the largest unit that it reaches, in three significant digits."""
     size, unit = next((pair for pair in scale if abs(n) >= pair[0]), scale[-1])
@@ -339,18 +302,19 @@ _shown("number", kept_whole=_kept(1), kept_megatron=_kept(1) / GPUS)
 _shown("number", kept_tensor=_kept(GPUS), kept_sequence=_kept(GPUS, by_tokens=True))
 _shown("milliseconds", tensor_near=SENT / H100.peer_link, tensor_far=SENT * 15 / 14 / H100.ring(2 * GPUS))
 _shown("milliseconds", tensor_products=6 * LARGE.parameters * LONG / GPUS / H100.bf16_flops)
-_held = formula("state.held")(**STATE, convolved=0, weight_bytes=2)
-_shown("bytes", state=_held, state_loop=formula("state.loop")(**STATE), state_chunks=formula("delta.saved")(**STATE),
-       state_kernels=formula("delta.kernel")(**STATE))  # fmt: skip
-_shown("count", state_tokens=STATE["sequence"], state_even=_held // (2 * 2 * prod(HYBRID.values())))
 _shown(
-    "count", state_keys=STATE["state_rows"] * STATE["state_columns"] // (STATE["state_rows"] + STATE["state_columns"])
+    "bytes",
+    state=formula("state.held")(**STATE, convolved=0, weight_bytes=2),
+    state_loop=formula("state.loop")(**STATE),
 )
-_shown("count", picture_tokens=PHOTO, picture_patches=4 * PHOTO)
-_shown("bytes", picture_token=_of_a_token(), picture_kept=formula("tower.saved")(**TOWER, patches=4 * PHOTO))
-_shown("bytes", flux_kept=_flux(), flux_rank=_flux(adapter_rank=4) - _flux(), flux_twice=_flux(more=3 * 1024))
-_shown("bytes", flux_token=formula("diffusion.single")(**FLUX | {"sequence": 1}))
-_shown("count", long_tokens=STRETCHED.setup.sequence, expert_gpus=DIVIDED.expert, tensor_tokens_half=LONG // 2)
+_shown("bytes", state_chunks=formula("delta.saved")(**STATE), state_kernels=formula("delta.kernel")(**STATE))
+_shown("count", state_tokens=STATE["sequence"], state_even=c51.crossing())
+_shown("count", state_keys=STATE["state_rows"] // 2)  # of as many columns as rows
+_shown("count", picture_tokens=c52.photo(), picture_patches=c52.photo(merged=4))
+_shown("bytes", picture_token=c52.kept() // c52.photo(), picture_kept=c52.kept())
+_shown("bytes", flux_kept=c53.kept(pixels=512), flux_rank=c53.less(), flux_twice=c53.kept())
+_shown("bytes", flux_token=formula("diffusion.single")(**c53.FLUX, sequence=1, adapter_rank=2))
+_shown("count", long_tokens=STRETCHED.setup.sequence, expert_gpus=DIVIDED.expert, expert_tokens=SPARSE.setup.sequence)
 _shown(
     "bytes",
     long_loss=STRETCHED.at("loss.logits", precision="bf16-mixed"),

@@ -6,12 +6,10 @@ const BACK = { 1: 3, 2: 10 }; // after so many other cards a card returns, by it
 const GRADES = { 1: "1 no", 2: "2 nearly", 3: "3 yes" };
 const SETS = { "ten minutes": 15, "an evening": Infinity };
 
-const DIALOGUES = 5; // the part whose cards follow one another
-
 // The cards of a sitting: those known least first, in the book's order among themselves; of a dialogue, as it goes.
 export function chosen(cards, { part, topic, most }, known) {
   const wanted = cards.map((card, i) => i).filter((i) => (!part || cards[i].part === part) && (!topic || cards[i].topic === topic));
-  if (part === DIALOGUES) return wanted.slice(0, most);
+  if (wanted.every((i) => cards[i].dialogue)) return wanted.slice(0, most);
   const often = (i) => known[cards[i].id] ?? 0;
   return wanted.sort((a, b) => often(a) - often(b) || a - b).slice(0, most);
 }
@@ -102,11 +100,11 @@ export class Room {
       element.setAttribute("aria-pressed", String(on));
       return element;
     };
-    const parts = [...new Set(this.cards.map((card) => card.part))];
+    const parts = new Map(this.cards.map(({ part, dialogue }) => [part, dialogue ? "dialogues" : `part ${part}`]));
     const topics = [...new Set(this.cards.filter((card) => !this.part || card.part === this.part).map((card) => card.topic))];
     const row = (...chips) => bar.appendChild(made("div", "chips")).append(...chips);
     row(menu, ...Object.entries(SETS).map(([words, most]) => chip(words, this.most === most, () => this.choose({ most }))));
-    row(chip("all parts", !this.part, () => this.choose({ part: 0, topic: "" })), ...parts.map((part) => chip(part === DIALOGUES ? "dialogues" : `part ${part}`, this.part === part, () => this.choose({ part, topic: "" }))));
+    row(chip("all parts", !this.part, () => this.choose({ part: 0, topic: "" })), ...Array.from(parts, ([part, words]) => chip(words, this.part === part, () => this.choose({ part, topic: "" }))));
     if (this.part) row(...topics.map((topic) => chip(topic, this.topic === topic, () => this.choose({ topic: this.topic === topic ? "" : topic }))));
     return bar;
   }

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from html import escape
 
 from ...common import files
+from .cards import DIALOGUES
 
 _PAGE = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width"><title>Every Byte: the interview room</title>
@@ -37,7 +38,10 @@ def program() -> str:
 
 def given(decks: Sequence, beside: str = "", ending: str = ".ipynb") -> dict:
     """What the room shows. decks: of the same cards, each for another case. beside: the folder of the chapters; ending: of their files."""
-    cards = [{"id": c.id, "part": c.part, "topic": c.topic, "chapter": c.chapter + ending} for c in decks[0].cards]
+    cards = [
+        {"id": c.id, "part": c.part, "topic": c.topic, "chapter": c.chapter + ending, "dialogue": c.part == DIALOGUES}
+        for c in decks[0].cards
+    ]
     return {"cards": cards, "decks": [{"label": _label(d), "texts": [_texts(d.card(c["id"])) for c in cards]} for d in decks], "beside": beside}  # fmt: skip
 
 
