@@ -223,12 +223,9 @@ def test_what_does_not_go_together(optimizer, more, said):
 
 def test_an_h200_was_asked_for_as_much_less():
     """Requested bytes at the peak of a Llama's third step with each optimizer, and with AdamW (`tools/beside/scripts/methods.py`)."""
-    llama = eb.model("llama-3.1-8b").replace(
-        layers=3, width=1024, heads=16, kv_heads=4, head_width=64, ffn_width=2816, vocabulary=32003, tied=False
-    )
     setup = eb.Setup(batch=4, sequence=1024, precision="bf16", optimizer_impl="loop")
     there = {row["name"]: row["printed"]["FOUND"][2][0] for row in ran.scripts().values() if row["group"] == "methods"}
-    usual = eb.budget(llama, setup).peak
+    llama, usual = ran.llama(3), eb.budget(ran.llama(3), setup).peak
     for name, optimizer in (("8bit", EIGHT), ("4bit", FOUR), ("fp8", FP8)):
         here = eb.budget(llama, setup.replace(optimizer=optimizer, optimizer_impl=None)).peak
         assert there["foreach"] - there[name] == usual - here > 0

@@ -4,10 +4,8 @@ import ran
 
 import everybyte as eb
 
-#: The Llama of `tools/beside/scripts/methods.py`, and its step.
-LLAMA = eb.model("llama-3.1-8b").replace(
-    layers=3, width=1024, heads=16, kv_heads=4, head_width=64, ffn_width=2816, vocabulary=32003, tied=False
-)
+#: The step of `tools/beside/scripts/methods.py`, and its Llama.
+LLAMA = ran.llama(3)
 SETUP = eb.Setup(batch=4, sequence=1024, precision="bf16", optimizer_impl="loop")
 #: The H200's attention was cuDNN's, whose saved state is 8 bytes less in a block than flash attention's; on the host it does not count.
 CUDNN = 8 * LLAMA.layers
