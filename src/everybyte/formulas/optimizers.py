@@ -2,7 +2,7 @@
 
 from sympy import Add, Piecewise, ceiling
 
-from ..theory.low_bits import FORMS
+from ..theory import low_bits
 from ..theory.optimizers import BLOCK, QUANTIZED, TABLE, factors, is_hidden
 from .parameters import TIMES
 from .parameters import WEIGHTS as TENSORS
@@ -23,12 +23,14 @@ def blocks(numbers):
 def low(optimizer, numbers):
     """(exact, rounded) bytes of one of torchao's states: codes, a scale per block and a table; as wide as the weights where it has few
     numbers, or no whole blocks."""
-    form = FORMS[optimizer]
+    form = low_bits.FORMS[optimizer]
     codes, plain = vector(ceiling(numbers / form.codes), 1), vector(numbers, s_b)
     scales, table = vector(ceiling(numbers / form.block), 4), vector(form.table, 4)
     return tuple(
         Piecewise(
-            (p, numbers < QUANTIZED), (p, numbers < form.block * ceiling(numbers / form.block)), (c + s + t, True)
+            (p, numbers < low_bits.QUANTIZED),
+            (p, numbers < form.block * ceiling(numbers / form.block)),
+            (c + s + t, True),
         )
         for p, c, s, t in zip(plain, codes, scales, table, strict=True)
     )
@@ -44,4 +46,4 @@ LION = _states("lion", lambda t: [vector(t.numbers, s_b)])
 ADAFACTOR = _states("adafactor", lambda t: [vector(n, s_b) for n in factors(t.shape)])
 MUON = _states("muon", lambda t: [vector(t.numbers, s_b)] * (1 if is_hidden(t) else 2))
 ADAMW8BIT = _states("adamw8bit", lambda t: [blocks(t.numbers)] * 2, vector(TABLE, 4, 2))
-LOW = {name: _states(name, lambda t, name=name: [low(name, t.numbers)] * 2) for name in FORMS}
+LOW = {name: _states(name, lambda t, name=name: [low(name, t.numbers)] * 2) for name in low_bits.FORMS}

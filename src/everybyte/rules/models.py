@@ -2,12 +2,12 @@
 
 from math import prod
 
-from ..ask.choices import DTYPE_BYTES, LIBRARIES, OPTIMIZERS, OWN, PRECISIONS, TENSOR_OPTIMIZERS
+from ..ask.choices import DTYPE_BYTES, LIBRARIES, OWN, PRECISIONS, TENSOR_OPTIMIZERS
 from ..ask.mesh import Part, divided, worst_routing
 from ..ask.schedules import TWO_STAGES
 from ..catalog.weights import linears, trained
 from .row import Rule, only, table
-from .setups import BESIDE_MESH, FSDP
+from .setups import BESIDE_MESH, FSDP, by_torchao
 
 
 def _impls(s):
@@ -225,7 +225,7 @@ _RING = table(
     when=lambda s, m: s.mesh.context > 1 and s.mesh.rotation != "ulysses" and s.dtypes.compute == "fp32",
 )  # fmt: skip
 _SIZES = table(
-    Rule("gpus", lambda s, m: OPTIMIZERS[s.optimizer].package == "torchao" and s.fsdp and not s.dtypes.master and _odd(s, m),
+    Rule("gpus", lambda s, m: by_torchao(s) and s.fsdp and not s.dtypes.master and _odd(s, m),
          _odd_why, "GPUs whose shares are multiples of 4 numbers, or precision 'bf16-master'", "everybyte rehearse runs a script with it"),
     Rule("checkpointing", lambda s, m: s.checkpointing == "second-products" and m.experts,
          "with {m.name}, of whose experts torchtitan's list of what is saved differs from release to release", "others"),

@@ -22,6 +22,11 @@ def _sharded(s):
     return ", ".join(name for name, row in OPTIMIZERS.items() if (row.algorithm, s.fsdp) not in NOT_SHARDED)
 
 
+def by_torchao(s):
+    """Whether torchao steps."""
+    return OPTIMIZERS[s.optimizer].package == "torchao"
+
+
 def _unviewed(s):
     """What torchao's states raise where a `DTensor` has them: `aten.view` leaves out that they stand for 16 bits."""
     return (
@@ -84,14 +89,14 @@ _USUAL = table(
         Rule("buckets", lambda s: s.buckets == "views" and s.ddp,
              "with optimizer {s.optimizer!r}: its compiled step copies a gradient that starts at no multiple of 16 bytes, as views of a bucket do",
              "'copies'"),
-        when=lambda s: OPTIMIZERS[s.optimizer].package == "torchao",
+        when=by_torchao,
     ),
     *table(
         Rule("Lora.dtype", lambda s: s.adapters and s.state_dtype == "bf16", _unviewed, "'fp32', or sharding 'none' or 'zero1'"),
         Rule("precision", lambda s: s.state_dtype == "bf16", _unviewed, "fp32, bf16-mixed, bf16-master, or sharding 'none' or 'zero1'"),
         only("offload", "none", "activations",
              why="with optimizer {s.optimizer!r} and sharding {s.sharding!r} is not derived: its step is compiled for the CPU"),
-        when=lambda s: OPTIMIZERS[s.optimizer].package == "torchao" and s.fsdp,
+        when=lambda s: by_torchao(s) and s.fsdp,
     ),
     Rule("gpus", lambda s: s.gpus % s.mesh.size, "are no multiple of the {s.mesh.size} GPUs of the mesh ({s.mesh})",
          lambda s: f"a multiple, as {multiples(s.gpus, s.mesh.size)}"),
