@@ -248,11 +248,8 @@ def course_of(model: Model | Objective, setup: Setup, rank: int = 0):
     elif setup.mesh.context * setup.mesh.expert > 1:
         setup.check_rank("budget", model, rank)
     elif setup.sharer(rank):
-        near = (
-            "0, which holds the most"
-            if setup.mesh.tensor == 1
-            else f"0 to {setup.mesh.tensor - 1}, which hold the most"
-        )
+        most = setup.mesh.tensor - 1
+        near = f"0 to {most}, which hold the most" if most else "0, which holds the most"
         if setup.fsdp_version == 1:  # all pieces are as large, with more or less padding
             near = "0"
         raise ValueError(

@@ -247,17 +247,19 @@ def _thresholds(model, setup, without):
         return ()
     lora = setup.adapters
     trained = adapters(model, lora.rank, lora.takes) if lora else [w for w in learned(model) if w.count]
-    shapes, numbers = [weight.shape for weight in trained], [weight.numbers for weight in trained]
+    shapes = [weight.shape for weight in trained]
     if setup.sharding == "zero1":  # one share, and one of experts that are divided
         flat = _flat(model, setup, without)
-        numbers = [-(-flat["P"] // setup.shards), *[-(-flat["P_e"] // setup.expert_shards)] * (setup.mesh.expert > 1)]
-        shapes = [(n,) for n in numbers]
-    if setup.fsdp:
+        shapes = [
+            (-(-flat["P"] // setup.shards),),
+            *[(-(-flat["P_e"] // setup.expert_shards),)] * (setup.mesh.expert > 1),
+        ]
+    elif setup.fsdp:
         shapes = [(-(-shape[0] // setup.shards), *shape[1:]) for shape in shapes]
     if algorithm == "torchao":
         name = setup.optimizer
         return tuple((quantized(name, prod(shape)), made(name, shape)) for shape in shapes)
-    return tuple(tuple(number >= size for size in (QUANTIZED, PAGED)) for number in numbers)
+    return tuple(tuple(prod(shape) >= size for size in (QUANTIZED, PAGED)) for shape in shapes)
 
 
 _COURSES: OrderedDict = OrderedDict()

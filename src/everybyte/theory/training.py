@@ -166,7 +166,7 @@ class Step:
 
     def _whole(self):
         """The weights of one GPU that has all of them."""
-        paths = self._paths()
+        paths = {path for path, _ in linears(self.model)} if self.setup.quantization != "none" else ()
         found = [Piece(256, 4, "parameters")] if paths else []  # a table of the process
         for weight, numbers, count in self.weights:
             path, _, kind = weight.name.rpartition(".")
@@ -176,16 +176,14 @@ class Step:
             found += [Piece(size, width, "parameters", count) for size, width in pieces]
         return found
 
-    def _paths(self):
-        """Of linear layers in 4 bits."""
-        return {path for path, _ in linears(self.model)} if self.setup.quantization != "none" else set()
-
     def _scales(self):
-        """What every GPU has of each weight in 4 bits beside the codes, and a table of the process."""
-        names = {f"{path}.weight" for path in self._paths()}
-        every = [(quantized(numbers, up)[1:], count) for w, numbers, count in self.weights if w.name in names]
-        found = [Piece(size, width, "parameters", count) for pieces, count in every for size, width in pieces]
-        return [Piece(256, 4, "parameters")] * bool(names) + found
+        """What every GPU has under FSDP of each weight in 4 bits beside the codes, and a table of the process."""
+        sharding = self.networks[0].sharding
+        packed = [(numbers, count) for w, numbers, count in self.weights if sharding.kind(w) == "packed"]
+        found = [
+            Piece(*piece, "parameters", count) for numbers, count in packed for piece in quantized(numbers, up)[1:]
+        ]
+        return [Piece(256, 4, "parameters")] * bool(packed) + found
 
     def _shares(self):
         """What FSDP gives one GPU of the weights."""

@@ -31,7 +31,7 @@ def flattened(module: nn.Module, setup: Setup, mesh: None = None) -> nn.Module:
     from torch.distributed.fsdp import FullyShardedDataParallel, MixedPrecision, ShardingStrategy
     from torch.distributed.fsdp.wrap import CustomPolicy
 
-    units = [] if setup.sharding_units == "model" else parallel.units(module)
+    units = parallel.units(module)
     policy = MixedPrecision(cast_forward_inputs=False, cast_root_forward_inputs=False)
     if setup.dtypes.autocast:
         policy = MixedPrecision(
