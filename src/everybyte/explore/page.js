@@ -191,7 +191,7 @@ export function addressed(spec, address) {
 }
 
 // Whether the address is the page's to change: in JupyterLab it is not.
-const ADDRESSED = () => globalThis.location && !document.body.dataset.jpThemeName;
+const isOurs = () => globalThis.location && !document.body.dataset.jpThemeName;
 const REST = 400; // milliseconds after which a state stands in the address
 
 // A picture in a page: it listens to the controls' traits, draws, and says what changed.
@@ -228,7 +228,7 @@ class View {
   open() {
     const heard = [...Object.values(this.traits).map((trait) => [`change:${trait}`, this.soon]), ["change:preset", this.pick]];
     for (const [event, told] of heard) this.model.on(event, told);
-    const asked = ADDRESSED() && addressed(this.spec, location.hash);
+    const asked = isOurs() && addressed(this.spec, location.hash);
     if (asked) {
       this.write({ ...this.read(), ...asked });
       setTimeout(() => this.root.scrollIntoView({ block: "center" }));
@@ -252,7 +252,7 @@ class View {
     said.setAttribute("aria-live", "polite");
     const onclick = () => {
       said.textContent = callOf(this.spec, this.read());
-      const copied = ADDRESSED() ? location.href.split("#")[0] + addressOf(this.spec, this.read()) : said.textContent;
+      const copied = isOurs() ? location.href.split("#")[0] + addressOf(this.spec, this.read()) : said.textContent;
       navigator.clipboard?.writeText(copied).catch(() => {}); // where a page may not, the words stand there
     };
     row.append(Object.assign(made("button", "copy", "copy this state"), { type: "button", onclick }), said);
@@ -262,7 +262,7 @@ class View {
   // The state in the address, a little after the last change: a step that plays changes it often.
   remember(state) {
     clearTimeout(this.resting);
-    if (this.spec.name && ADDRESSED()) this.resting = setTimeout(() => history.replaceState(null, "", addressOf(this.spec, state)), REST);
+    if (this.spec.name && isOurs()) this.resting = setTimeout(() => history.replaceState(null, "", addressOf(this.spec, state)), REST);
   }
 
   read() {
