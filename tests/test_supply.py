@@ -64,6 +64,11 @@ ALLOWED = {
         "src/everybyte/formulas/printing.py",
         "exec",
     ): "the source is printed from the registry's expressions, nothing else",
+    ("src/everybyte/dryrun/lowered.py", "compile"): "a stand-in for torch.compile: torchao's own optimizer calls it",
+    (
+        "src/everybyte/dryrun/lowered.py",
+        "exec",
+    ): "lines that make and drop buffers, of the code that Inductor wrote for torchao's function",
     ("src/everybyte/formulas/readings.py", "eval"): "a size that the theory's own operations say",
     ("src/everybyte/theory/course.py", "compile"): "the same",
     ("src/everybyte/theory/course.py", "eval"): "the same",

@@ -18,6 +18,7 @@ from statistics import median
 import derivations
 import families
 import grid
+import meshed
 import witnesses
 from tqdm.auto import tqdm
 
@@ -144,18 +145,18 @@ def meshes(count=500, at_once=256):
     with ProcessPoolExecutor() as pool, tqdm(total=count) as bar:
         while priced.total() < count:
             drawn = range(seeds, seeds := seeds + at_once)
-            for seed, (why, found) in zip(drawn, pool.map(grid.outcome, drawn, chunksize=8), strict=True):
+            for seed, (why, found) in zip(drawn, pool.map(meshed.outcome, drawn, chunksize=8), strict=True):
                 if why:
                     refused[OWN.sub(lambda match: "" if match[0][0] == ";" or match[1] else "…", why)] += 1
                     bar.set_postfix(refused=refused.total(), wrong=len(wrong), refresh=False)
                     continue
-                model, asked, _ = grid.meshed(seed)
+                model, asked, _ = meshed.meshed(seed)
                 cut = [name for name in (*DIMENSIONS, "expert") if asked["mesh"].get(name, 1) > 1]
                 cut += [asked["sharding"]] if asked["gpus"] > 1 else []
                 priced["mixture" if model.experts else model.family, ", ".join(cut) or "nothing"] += 1
                 if found:
                     wrong.append(seed)
-                    bar.write("\n  ".join([f"grid.meshed({seed})", *found[:5]]))
+                    bar.write("\n  ".join([f"meshed.meshed({seed})", *found[:5]]))
                 bar.update()
     rows = [[*key, number] for key, number in sorted(priced.items())]
     print(Table(["model", "divided by", "priced"], rows))

@@ -16,7 +16,7 @@ def scripts(file: str = "records/scripts/h200") -> dict[str, dict]:
         ValueError: two of one name.
     """
     path = Path(__file__).resolve().parents[1] / f"labs/{file}.jsonl"
-    lines = [json.loads(line) for line in path.read_text("utf-8").splitlines()]
+    lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
     found = {line["name"]: line for line in lines}
     if len(found) < len(lines):
         raise ValueError(f"{file}: {len(lines)} lines of {len(found)} names; allowed: one of each")

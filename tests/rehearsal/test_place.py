@@ -138,9 +138,9 @@ def test_no_network_is_one_sentence(tmp_path, linux, monkeypatch):
     with pytest.raises(ValueError, match="failed: ERROR: No matching distribution found for torch; it needs a network"):
         place.set_up(tmp_path / "new", say=lambda text: None)
     with pytest.raises(
-        ValueError, match=r"^rehearse\.torch: '2\.4' is of a release that was not tried.*allowed: 2\.13, 2\.12, "
+        ValueError, match=r"^rehearse\.torch: '2\.3' is of a release that was not tried.*allowed: 2\.13, 2\.12, "
     ):
-        place.set_up(tmp_path / "new", torch="2.4")
+        place.set_up(tmp_path / "new", torch="2.3")
 
 
 def test_a_real_gpu_is_better_and_said(tmp_path, linux, monkeypatch):

@@ -2,7 +2,7 @@
 
 import re
 
-import grid
+import meshed
 import pytest
 
 NAMED = re.compile(r"(Setup|Mesh|budget)\.\w+: ")
@@ -12,8 +12,8 @@ NAMED = re.compile(r"(Setup|Mesh|budget)\.\w+: ")
 @pytest.mark.parametrize("start", range(0, 80, 8))
 def test_any_run_is_priced_to_the_byte_or_refused_by_name(start):
     for seed in range(start, start + 8):
-        why, wrong = grid.outcome(seed)
-        assert not wrong, grid.meshed(seed)
+        why, wrong = meshed.outcome(seed)
+        assert not wrong, meshed.meshed(seed)
         assert not why or NAMED.match(why)
 
 
@@ -21,13 +21,13 @@ def test_any_run_is_priced_to_the_byte_or_refused_by_name(start):
 @pytest.mark.parametrize("seed", [101, 192, 150, 52])
 def test_matrices_and_experts_are_divided_together(seed):
     """Alone, beside rings, in a pipeline, and both."""
-    mesh = grid.meshed(seed)[1]["mesh"]
-    assert mesh["tensor"] > 1 < mesh["expert"] and grid.outcome(seed) == ("", [])
+    mesh = meshed.meshed(seed)[1]["mesh"]
+    assert mesh["tensor"] > 1 < mesh["expert"] and meshed.outcome(seed) == ("", [])
 
 
 def test_every_dimension_is_drawn_and_most_of_them_together():
-    drawn = [grid.meshed(seed) for seed in range(300)]
-    assert drawn[:20] == [grid.meshed(seed) for seed in range(20)]
+    drawn = [meshed.meshed(seed) for seed in range(300)]
+    assert drawn[:20] == [meshed.meshed(seed) for seed in range(20)]
     cut = [{n for n in ("pipeline", "context", "tensor", "expert") if a["mesh"].get(n, 1) > 1} for _, a, _ in drawn]
     assert all(alone in cut for alone in (set(), {"pipeline"}, {"context"}, {"tensor"}, {"expert"}))
     assert {"pipeline", "context", "tensor"} in cut and {"pipeline", "context", "tensor", "expert"} in cut
