@@ -39,7 +39,7 @@ derives, PyTorch agrees to the byte without a GPU, and so does an H200.
 """
 #: In the browser: how many of a chapter's guesses the reader has made.
 TICKS = f"""<script type="module">
-{files.text("everybyte.teach", "keeping.js")}
+{files.text("everybyte.common", "keeping.js")}
 const made = Object.keys(keeping("everybyte.guesses").all());
 for (const card of document.querySelectorAll("[data-guesses]")) {{
   const asked = card.dataset.guesses.split(" ").filter(Boolean);

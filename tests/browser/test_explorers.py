@@ -270,6 +270,61 @@ def test_the_hand_on_the_chart_points_drags_and_turns(page):
     root.locator("button", has_text="Reset").click()
 
 
+def test_other_charts_say_what_is_under_a_pointer_and_choose_it(page):
+    """A hover says it and changes nothing; a press, and the arrow keys, choose it as its control would."""
+    turned = 0
+    for name in EXPLORERS:
+        root = explorer(page, name)
+        chart, said = root.locator(".everybyte-picture [role=group]"), root.locator(".everybyte-sentence")
+        if not chart.count():
+            continue
+        turned += 1
+        root.evaluate("e => e.scrollIntoView()")
+        page.wait_for_timeout(200)
+        opened, box = said.inner_text(), chart.locator("svg").bounding_box()
+        page.mouse.move(box["x"] + 0.5 * box["width"], box["y"] + 0.3 * box["height"])
+        assert root.locator(".everybyte-tip + text").inner_html(timeout=3_000), name
+        assert said.inner_text() == opened, name
+        chart.focus()
+        seen = set()
+        for key in ("ArrowDown", "ArrowUp", "ArrowRight", "ArrowLeft"):
+            page.keyboard.press(key)
+            page.wait_for_timeout(30)
+            seen.add(said.inner_text())
+        assert len(seen - {opened}) >= 1, (name, seen)
+        page.mouse.click(box["x"] + 0.5 * box["width"], box["y"] + 0.3 * box["height"])
+        assert root.evaluate(OUTSIDE) == [], name
+        page.mouse.move(0, 0)
+        assert root.locator(".everybyte-tip").count() == 0, name
+        root.locator("button", has_text="Reset").click()
+    assert turned >= 3 and own_errors(page) == []
+
+
+def test_a_state_is_pinned_and_a_run_is_kept(page):
+    """The pinned picture stands below, on the same axes; another explorer goes to the run that was kept."""
+    states, step = explorer(page, "states"), explorer(page, "step")
+    states.locator("button", has_text="pin this state").click()
+    model = states.locator("select").first
+    model.select_option("gpt2-xl")
+    against = states.locator(".everybyte-against")
+    assert against.inner_text().startswith("Against the pinned state: Model gpt2 \u2192 gpt2-xl")
+    assert states.locator("svg[role=img]").count() == 2 and serious(page) == []
+    states.locator("button", has_text="unpin").click()
+    assert states.locator("svg[role=img]").count() == 1 and against.inner_text() == ""
+    states.locator("button", has_text="this is my run").click()
+    step.locator("button", has_text="Reset").click()
+    step.locator("button", has_text="go to my run").click()
+    assert step.locator(".everybyte-sentence").inner_text().startswith("Your run: ")
+    assert step.locator("select").first.evaluate("e => e.selectedOptions[0].label") == "gpt2-xl"
+    step.locator("button", has_text="forget my run").click()
+    assert (
+        step.locator("button", has_text="go to my run").count() == 0
+        or not step.locator("button", has_text="go to my run").is_visible()
+    )
+    for root in (states, step):
+        root.locator("button", has_text="Reset").click()
+
+
 def test_the_chart_stands_beside_its_controls_and_on_a_narrow_page_above_them(page):
     root = explorer(page, "step")
     chart, controls = root.locator("svg[role=img]"), root.locator(".widget-box").first

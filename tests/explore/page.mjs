@@ -57,6 +57,9 @@ export async function play(picture, spec, state, steps) {
       error: find((e) => e.className === "everybyte-error")?.textContent ?? "",
       label: svg?.attributes["aria-label"] ?? "",
       role: svg?.attributes.role ?? "",
+      buttons: el.all().filter((e) => e.className === "everybyte-hold" && !e.hidden).map((e) => e.textContent),
+      against: find((e) => e.className === "everybyte-against").textContent,
+      pictures: el.all().filter((e) => e.name === "svg").length,
       texts: svg ? svg.all().filter((e) => e.name === "text").map((e) => e.textContent) : [],
       bars: parts.length,
       preset: model.values.preset,
@@ -64,8 +67,9 @@ export async function play(picture, spec, state, steps) {
     });
   };
   look();
-  for (const step of steps) {
+  for (const { press, ...step } of steps) {
     for (const [name, value] of Object.entries(step)) model.set(name, value);
+    if (press) find((e) => e.textContent === press && !e.hidden).onclick();
     await Promise.resolve().then(() => {}).then(() => {});
     look();
   }

@@ -68,7 +68,7 @@ def test_the_axes_stay_while_a_hand_moves_a_control(explorer, node):
       const axes = {};
       const drawn = { measure: (words) => 7 * words.length, width: 900, narrow: false, texts: [], rects: [],
         end: (name, most) => axes[name] = axes[name] >= most && axes[name] <= 4 * most ? axes[name] : most,
-        element: () => ({}), line() {}, boxes() {}, area() {}, part() {}, text: (x, y, words) => drawn.texts.push([x, y, words]),
+        element: () => ({}), line() {}, spot() {}, boxes() {}, area() {}, part() {}, text: (x, y, words) => drawn.texts.push([x, y, words]),
         rect: (x, y, width, height, more) => more.class === "everybyte-idle" && drawn.rects.push(width), legend: (y) => y + 24 };
       return states.map((state) => {
         [drawn.texts, drawn.rects] = [[], []];

@@ -28,6 +28,11 @@ const stack = {
       : `total ${part(a.now.total, spec.unit)}${ARROW}${whole(b.now.total, spec.unit)}`;
     return `${what}: ${[...moved, total].join("; ")}.${stack.capacity(b)}`;
   },
+  // A bar in words, a line for each part.
+  lines: (spec, r, row) => [
+    `${row.label || r.subject}: ${whole(row.total, spec.unit)}`,
+    ...spec.parts.map(([, label], j) => [label, row.parts[j]]).filter(([, x]) => x).map(([label, x]) => `${label} ${part(x, spec.unit)}`),
+  ],
   draw(spec, r, paint) {
     const multi = r.rows.length > 1;
     const above = multi && paint.narrow; // the labels stand above their bars
@@ -58,6 +63,7 @@ const stack = {
         at += value;
       });
       paint.text(x(at) + 6, y + bar / 2, words(row), more);
+      paint.spot([0, y - head - gap / 2, paint.width, y + bar + gap / 2], stack.lines(spec, r, row), multi ? { [spec.bars]: i } : {});
     });
     if (r.capacity !== undefined) {
       const beyond = near ? "" : ", beyond this scale" + ARROW;

@@ -237,7 +237,8 @@ def opens(*shown: str) -> Callable[[Callable[_P, _R]], Callable[_P, _R]]:
                     checks.kind(function.__name__, name, value, kinds[name])
             if shown and given.get("setup"):
                 _check_setup(function.__name__, given["setup"], shown)
-            return function(*args, **kwargs)
+            explorer = function(*args, **kwargs)
+            return explorer.asked() if any(value is not None for value in given.values()) else explorer
 
         said = getdoc(function) or ""
         opened.__doc__ = said if "Raises:" in said else f"{said}\n{_OPENS}"

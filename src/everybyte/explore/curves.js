@@ -21,7 +21,8 @@ const lines = {
   change(spec, a, b, what) {
     const said = b.curves.map((c, i) => {
       const before = a.curves[i].now;
-      const times = before > 0 && before !== c.now ? ` (\u00d7 ${fixed(c.now / before, 2)})` : "";
+      const times = !(before > 0) || before === c.now ? "" : c.now > 0 && c.now < before / 50
+        ? ` (\u00f7 ${count(before / c.now)})` : ` (\u00d7 ${fixed(c.now / before, 2)})`;
       return before === c.now ? `${c.label} stays ${amount(c.now, spec.unit)}`
         : `${c.label} ${amount(before, spec.unit)}${ARROW}${amount(c.now, spec.unit)}${times}`;
     });
@@ -50,6 +51,11 @@ const lines = {
       if (within) paint.element("circle", { cx: x(r.at), cy: y(c.now), r: 5, fill: look.color, ...MARK });
       if (beside) paint.text(right + 8, end, c.label, {});
     }
+    xs.forEach((value, j) => {
+      const [before, after] = [x(xs[j - 1] ?? value), x(xs[j + 1] ?? value)];
+      const words = r.curves.map((c) => `${c.label}: ${amount(c.ys[j], spec.unit)}`);
+      paint.spot([(before + x(value)) / 2 - !j, top, (x(value) + after) / 2 + 1, bottom], [`${spec.label} ${grouped(value)}`, ...words], standing(spec, { [spec.x]: value }));
+    });
     return beside ? bottom + 46 : paint.legend(bottom + 48, r.curves.map((c, i) => [c.part, c.label, DASHES[i % 4]]));
   },
   // The ends of the upright axis and what it names. A logarithmic one runs between round numbers: 1 and 32 of KiB, MiB and so on, or
@@ -121,12 +127,13 @@ const fitting = {
     const lower = {
       ...paint,
       line: (x1, y1, x2, y2, more) => paint.line(x1, y1 + bottom, x2, y2 + bottom, more),
+      spot: ([left, top, right, end], ...more) => paint.spot([left, top + bottom, right, end + bottom], ...more),
       text: (x, y, words, more) => paint.text(x, y + bottom, words, more),
       element: (name, more) => paint.element(name, { ...more, cy: more.cy + bottom }),
       curve: (points, look, dash) => paint.curve(points.map(([x, y]) => [x, y + bottom]), look, dash),
       legend: (y, entries) => paint.legend(y + bottom, entries) - bottom,
     };
-    const axes = { label: "context (tokens): the most sequences that fit", values: spec.contexts, unit: "", log: true };
+    const axes = { x: "context", label: "context (tokens): the most sequences that fit", values: spec.contexts, unit: "", log: true };
     return bottom + lines.draw({ ...spec, ...axes }, r.lines, lower);
   },
 };
@@ -174,6 +181,10 @@ const regions = {
         start = i + 1;
       }
     });
+    r.rows.forEach((row, j) => row.forEach(({ which, bytes }, i) => {
+      const words = [`${spec.x.label} ${grouped(xs[i])}, ${spec.y.label} ${grouped(ys[j])}`, `the peak of ${amount(bytes)} is in ${spec.regions[which][1]}`];
+      paint.spot([across[i], up[j + 1], across[i + 1], up[j]], words, standing(spec, { [spec.x.name]: xs[i], [spec.y.name]: ys[j] }));
+    }));
     const { capacity } = r.v;
     if (capacity !== undefined) regions.border(r.rows.map((row) => row.map((cell) => cell.bytes > capacity)), across, up, paint);
     const shown = (values, most) => values.filter((value, i) => i % Math.ceil(values.length / most) === 0);
@@ -234,6 +245,8 @@ const front = {
     paint.curve(r.best.map((p) => [x(p.seconds), y(p.bytes)]), spec.looks.activations, "");
     for (const p of r.points) {
       const [cx, cy] = [x(p.seconds), y(p.bytes)];
+      const words = [p.name, `${fixed(p.seconds, 2)} s a step`, `${amount(p.bytes)} live, ${p.runs ? `${amount(p.reserved)} reserved` : "does not run"}`];
+      paint.spot([cx - 8, cy - 8, cx + 8, cy + 8], words);
       if (p.runs) paint.element("circle", { cx, cy, r: 5, fill: spec.looks.activations.color, ...MARK });
       else paint.element("rect", { x: cx - 4, y: cy - 4, width: 8, height: 8, fill: spec.looks.loss.color, ...MARK });
     }

@@ -14,13 +14,13 @@ import ipywidgets as widgets
 import traitlets
 
 from .. import draw
-from ..common import checks
+from ..common import checks, files
 from ..formulas import SYMBOLS
 from .beside import read, said
 from .pictures import looks, quantity
 
 #: The files that are the picture's program, one after another.
-PROGRAM = ("picture.js", "bars.js", "curves.js", "times.js", "touch.js", "page.js")
+PROGRAM = ("picture.js", "bars.js", "curves.js", "times.js", "spots.js", "touch.js", "held.js", "page.js")
 _PLACE = "{/* formulas */}"
 #: Stands before the label of the chosen bar or row.
 POINTER = "\N{BLACK RIGHT-POINTING TRIANGLE} "
@@ -30,7 +30,7 @@ def program(quantities: Sequence) -> str:
     """The picture's JavaScript module with these formulas in it, by name."""
     formulas = {q.name: q for q in quantities}
     body = "".join(f"  {json.dumps(name)}: {f.javascript},\n" for name, f in formulas.items())
-    template = read(*PROGRAM)
+    template = files.text("everybyte.common", "keeping.js") + "\n" + read(*PROGRAM)
     if template.count(_PLACE) != 1:
         raise ValueError(f"picture.js: {template.count(_PLACE)} places for the formulas; allowed: 1")
     return template.replace(_PLACE, f"{{\n{body}}}")
@@ -144,6 +144,11 @@ class Explorer(widgets.VBox):
         """
         for name, state in self._preset(chosen, "explorer.at").items():
             setattr(self._inputs[name], self._controls[name].trait, state)
+        return self.asked()
+
+    def asked(self) -> Self:
+        """The explorer, as one whose caller chose what it shows: it does not open on the reader's own run."""
+        self.picture.spec = self.picture.spec | {"asked": True}
         return self
 
     def _at(self, state):

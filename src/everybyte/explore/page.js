@@ -51,11 +51,13 @@ function filler(looks, id, defs) {
 
 class Paint {
   constructor(svg, looks, id, width, measure, axes) {
-    Object.assign(this, { svg, looks, width, measure, axes, narrow: width < WIDTH.narrow });
+    Object.assign(this, { svg, looks, width, measure, axes, narrow: width < WIDTH.narrow, spots: [] });
     this.fill = filler(looks, id, this.element("defs", {}));
   }
   // Its methods as fields, so that a copy with others in their place still has them.
   element = (name, attributes, ...children) => this.svg.appendChild(node(name, attributes, ...children));
+  // What is said where a pointer is within a box, and the state of controls that a press there chooses.
+  spot = (box, lines, state = {}) => { this.spots.push({ box, lines, state }); };
   line = (x1, y1, x2, y2, more) => this.element("line", { x1, y1, x2, y2, ...more });
   rect = (x, y, width, height, more) => this.element("rect", { x, y, width: Math.max(width, 0), height, ...more });
   // The end of an axis from 0, which stays while what is drawn neither leaves it nor leaves most of it empty; of a `unit` with a round end.
@@ -178,13 +180,16 @@ export function addressOf(spec, state) {
 
 export function addressed(spec, address) {
   const [name, said] = address.slice(1).split("?");
-  if (!spec.name || name !== spec.name || said === undefined) return null;
-  const given = new URLSearchParams(said);
+  return spec.name && name === spec.name && said !== undefined ? stated(spec, Object.fromEntries(new URLSearchParams(said))) : null;
+}
+
+// The state in words, as `worded` has it, as far as there are such controls and options.
+function stated(spec, given) {
   const state = {};
-  for (const c of spec.controls) {
-    const [words, number] = [given.get(c.name), Number(given.get(c.name))];
+  for (const c of spec.controls.filter((control) => Object.hasOwn(given, control.name))) {
+    const [words, number] = [given[c.name], Number(given[c.name])];
     const index = c.options?.findIndex((option) => option.label === words);
-    if (words === null || (c.options ? index < 0 : !Number.isFinite(number))) continue;
+    if (c.options ? index < 0 : !Number.isFinite(number)) continue;
     state[c.name] = c.options ? index : Math.min(Math.max(number, c.ends[0]), c.ends[1]);
   }
   return state;
@@ -214,12 +219,12 @@ class View {
     this.said.setAttribute("aria-live", "polite");
     this.large = made("div", "large");
     this.root.append(this.title, ...(this.kind.large ? [this.large] : []), this.said, this.place); // the sentence where it is seen, however tall the picture
-    this.hand = new Hand(this);
+    [this.hand, this.spots, this.held] = [new Hand(this), new Spots(this), new Held(this)];
     if (this.kind.hit) {
       const play = Object.assign(made("button", "play", PLAY), { type: "button", onclick: () => this.hand.play(play) });
       this.root.append(play);
     }
-    if (this.spec.name) this.root.append(this.copier());
+    this.root.append(this.copier(), this.held.said, this.held.place);
     el.append(this.root);
     this.traits = Object.fromEntries(this.spec.controls.map((c) => [c.name, `c_${c.name}`]));
   }
@@ -229,6 +234,8 @@ class View {
     const heard = [...Object.values(this.traits).map((trait) => [`change:${trait}`, this.soon]), ["change:preset", this.pick]];
     for (const [event, told] of heard) this.model.on(event, told);
     const asked = isOurs() && addressed(this.spec, location.hash);
+    const run = this.spec.asked ? {} : this.held.run();
+    if (!asked && Object.keys(run).length) this.go("Your run", run);
     if (asked) {
       this.write({ ...this.read(), ...asked });
       setTimeout(() => this.root.scrollIntoView({ block: "center" }));
@@ -239,14 +246,16 @@ class View {
       observer?.observe(element);
       return observer;
     };
+    const deaf = this.held.hear();
     const observers = [watch(this.el, () => { this.resized(); this.attend(this.read()); }), watch(this.said, this.lengthened)];
     return () => {
+      deaf();
       for (const observer of observers) observer?.disconnect();
       for (const [event, told] of heard) this.model.off(event, told);
     };
   }
 
-  // What copies the state: the call that opens it, or where the address is the page's that address.
+  // What a reader can do with the state. Copied is the call that opens it, or where the address is the page's that address.
   copier() {
     const [row, said] = [made("div", "copier"), made("code", "call")];
     said.setAttribute("aria-live", "polite");
@@ -255,7 +264,8 @@ class View {
       const copied = isOurs() ? location.href.split("#")[0] + addressOf(this.spec, this.read()) : said.textContent;
       navigator.clipboard?.writeText(copied).catch(() => {}); // where a page may not, the words stand there
     };
-    row.append(Object.assign(made("button", "copy", "copy this state"), { type: "button", onclick }), said);
+    const copy = Object.assign(made("button", "hold", "copy this state"), { type: "button", onclick });
+    row.append(...(this.spec.name ? [copy] : []), ...this.held.buttons, said);
     return row;
   }
 
@@ -289,20 +299,33 @@ class View {
 
   pick = () => {
     const chosen = this.spec.presets[this.model.get("preset")];
-    if (this.pressing || !chosen) return;
-    this.preset = chosen.label;
-    this.write({ ...this.read(), ...chosen.state });
-    this.soon();
+    if (!this.pressing && chosen) this.go(chosen.label, chosen.state);
   };
 
+  // To a state under a name, which the sentence says.
+  go(label, state) {
+    this.preset = label;
+    this.write({ ...this.read(), ...state });
+    this.soon();
+  }
+
+  drawn(result, id = this.id) {
+    const svg = node("svg", { role: "img", "aria-label": `${this.spec.title}. ${this.kind.describe(this.spec, result)}` });
+    const paint = new Paint(svg, this.spec.looks, id, this.width, ruler(this.root), this.axes);
+    const height = this.kind.draw(this.spec, result, paint);
+    svg.setAttribute("viewBox", `0 0 ${this.width} ${height}`);
+    return { svg, height, spots: paint.spots };
+  }
+
   show(now) {
-    const svg = node("svg", { role: "img" });
-    const height = this.kind.draw(this.spec, now, new Paint(svg, this.spec.looks, this.id, this.width, ruler(this.root), this.axes));
+    this.held.show(); // the axes of the picture are wide enough for both
+    const { svg, height, spots } = this.drawn(now);
+    this.held.show();
     if (height > this.tallest || (this.preset && this.tallest - height >= 80)) this.tallest = height;
     svg.setAttribute("viewBox", `0 0 ${this.width} ${this.tallest}`);
-    svg.setAttribute("aria-label", `${this.spec.title}. ${this.kind.describe(this.spec, now)}`);
     this.place.replaceChildren(svg);
-    this.hand.take(now);
+    if (this.kind.hit) this.hand.take(now);
+    else this.spots.take(spots);
     this.title.textContent = this.title.title = [this.spec.title, now.subject].filter((words) => words).join(": ");
   }
 
@@ -372,10 +395,12 @@ class View {
     const now = kind.compute(spec, state);
     if (preset) this.axes = {};
     this.show(now);
-    this.said.textContent = result ? kind.change(spec, result, now, whatChanged(spec, before, state, preset)) : kind.describe(spec, now);
+    this.said.textContent = result ? kind.change(spec, result, now, whatChanged(spec, before, state, preset))
+      : `${preset && `${preset}: `}${kind.describe(spec, now)}`;
     if (kind.large) this.large.replaceChildren(...kind.large(now, result).map((words, i) => made("span", `large-${i}`, words)));
     if (result) this.remember(state);
     [this.before, this.result, this.preset] = [state, now, ""];
+    this.held.attend(state);
   }
 }
 

@@ -233,6 +233,7 @@ const chart = {
       chart.bytes(spec, r, paint, row, x, y + bar + 1, under, high);
       if (!paint.narrow) paint.text(right + 6, y + 11, `${row.most} in flight`, { on: row.current });
       paint.text(right + 6, y + 31, amount(row.total), more);
+      paint.spot([0, y, paint.width, y + bar + under + gap], stack.lines(spec, r, row), { [spec.bars]: i });
     });
     const bottom = top + r.rows.length * (bar + under + gap);
     for (const at of ticks(long, "")) paint.text(left + (at / long) * (right - left), bottom + 6, count(at), { anchor: "middle" });

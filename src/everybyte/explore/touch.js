@@ -44,14 +44,8 @@ class Hand {
     this.clear();
     const { x, lines } = kind.tip(spec, now, width, at);
     const [top, bottom] = kind.tall;
-    const measure = ruler(this.view.root);
-    const wide = Math.max(...lines.map((line) => measure(line))) + 12;
-    const left = x + 10 + wide < width ? x + 10 : Math.max(2, x - 10 - wide);
-    const style = { x: left + 6, "dominant-baseline": "central" };
-    const words = lines.map((line, i) => Object.assign(node("text", { ...style, y: top + 30 + 17 * i }), { textContent: line }));
-    const box = node("rect", { x: left, y: top + 18, width: wide, height: 8 + 17 * lines.length, rx: 4, class: "everybyte-tip" });
     const line = node("line", { x1: x, x2: x, y1: top - 8, y2: bottom, ...MARK });
-    this.over = place.querySelector("svg").appendChild(node("g", { "aria-hidden": "true" }, line, box, ...words));
+    this.over = place.querySelector("svg").appendChild(tip(this.view, x, top + 18, lines, line));
     this.at = at;
   }
 

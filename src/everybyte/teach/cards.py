@@ -12,7 +12,7 @@ from .quantities import show
 
 def program() -> str:
     """The cards' program, in JavaScript."""
-    return files.text(__package__, "keeping.js", "cards.js")
+    return files.text("everybyte.common", "keeping.js") + "\n" + files.text(__package__, "cards.js")
 
 
 class Card(anywidget.AnyWidget):

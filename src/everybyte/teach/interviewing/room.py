@@ -33,7 +33,7 @@ SHEET = 8
 
 def program() -> str:
     """The room's program, in JavaScript."""
-    return files.text("everybyte.teach", "keeping.js", "interviewing/room.js")
+    return files.text("everybyte.common", "keeping.js") + "\n" + files.text(__package__, "room.js")
 
 
 def given(decks: Sequence, beside: str = "", ending: str = ".ipynb") -> dict:
