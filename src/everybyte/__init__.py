@@ -25,7 +25,7 @@ from .answers.plan import Plan
 from .ask.mesh import Mesh
 from .ask.objectives import Objective
 from .ask.setup import Lora, Setup
-from .catalog import Claim, Gpu, Model, claims, gpu, gpus, model, models
+from .catalog import Claim, Gpu, Model, claims, from_config, gpu, gpus, model, models
 from .theory.budget import Budget, budget
 
 # torchao, which transformers, peft and diffusers import where it is there, warns of kernels that only a GPU loads.
@@ -96,6 +96,7 @@ __all__ = sorted(
         "budget",
         "claims",
         "fit",
+        "from_config",
         "gpu",
         "gpus",
         "layouts",

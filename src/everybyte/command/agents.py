@@ -19,7 +19,7 @@ from typing import Any
 from .. import __version__
 from ..answers.headroom import Headroom
 from ..ask.setup import Setup
-from ..catalog import models
+from ..catalog import model, models
 from ..common import checks, refusals
 from . import answers, words
 
@@ -116,6 +116,8 @@ def _value(tool, name, said, action):
         raise ValueError(f"{tool}.{name}: {checks.shown(said)}; allowed: a value of type {kind}")
     if action.dest == "predicted":  # elsewhere a file's name too
         checks.one_of(tool, name, said, models())
+    if action.dest == "model":
+        model(said)
     if kind != "string" or action.type is None:
         return said
     try:

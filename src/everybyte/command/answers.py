@@ -180,7 +180,7 @@ def layouts(options):
 def serve(options):
     card, headroom = given.card(options)
     asked = given.asked(options, "concurrency", "prompt", "cache", "weights", "cache_dtype", "page", "engine")
-    found = eb.serve(eb.model(options.model), card, options.context, headroom=headroom, **asked)
+    found = eb.serve(given.named(options.model), card, options.context, headroom=headroom, **asked)
     return _said(found, yes=found.fits)
 
 
@@ -200,7 +200,7 @@ def doctor(options):
         raise ValueError(f"doctor: {option} without a model; allowed: a name from `everybyte models` after the file")
     evidence = given.evidence(options.file)
     said = eb.snapshot(evidence) if evidence[:1] == b"\x80" else evidence.decode(errors="replace")
-    ran = eb.model(options.model) if options.model else None
+    ran = given.named(options.model) if options.model else None
     if options.script and not options.rehearse:
         raise ValueError("doctor: a script without --rehearse; allowed: doctor FILE --rehearse -- python train.py ...")
     found = eb.doctor(said, ran, setup, options.gpu, options.conf)

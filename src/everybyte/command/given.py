@@ -8,7 +8,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from .. import Gpu, model, units
+from .. import Gpu, Model, from_config, model, units
 from ..answers.headroom import Headroom
 from ..ask.setup import Setup
 from ..catalog.models import CODE_NAMES
@@ -30,9 +30,14 @@ def setup(options: Namespace) -> Setup:
     return Setup(**{f.name: getattr(options, f.name) for f in fields(Setup)})
 
 
+def named(said: str) -> Model:
+    """The model of a name of the catalog, or of the path of a config.json."""
+    return from_config(said) if said.endswith(".json") else model(said)
+
+
 def configuration(options: Namespace) -> tuple:
     """(Model of the catalog, setup). A command that is not told whose code runs the model runs the book's, and its answer says so."""
-    found = model(options.model)
+    found = named(options.model)
     code = getattr(options, "code", "reference") or found.code
     if code != found.code:
         found = found.replace(code=code, name=f"{found.name}, {CODE_NAMES[code]}")

@@ -44,7 +44,7 @@ def check_depth(owner: str, layers: object) -> None:
 
 @dataclass(frozen=True)
 class Recipe:
-    """How Hugging Face builds an architecture: a row of `recipes.toml`, where the columns are explained."""
+    """How Hugging Face builds an architecture: a row of `catalog/recipes.toml`, where the columns are explained."""
 
     config: str
     like: str = ""
@@ -98,7 +98,7 @@ def _latent(model):
 _MORE = {
     "partly rotary": _partly_rotary, "latent": _latent, "switched": _switched, "by layers": _by_layers, "without rope": _without_rope,
 }  # fmt: skip
-_SAID = files.toml(__package__, "recipes.toml")
+_SAID = files.toml("everybyte.catalog", "recipes.toml")
 _USUAL = _SAID["usual"]
 TRAINED, DECODERS = ({name: Recipe(**row) for name, row in _SAID[table].items()} for table in ("trained", "decoders"))
 

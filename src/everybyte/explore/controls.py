@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, fields
 from functools import cache, reduce, wraps
 from inspect import getdoc, signature
 from operator import getitem
-from typing import ParamSpec, TypeVar
+from typing import ParamSpec, Protocol, Self, TypeVar
 
 import ipywidgets as widgets
 import traitlets
@@ -22,7 +22,13 @@ from .courses import PRECISIONS_OF_UPDATES, numbers_of
 from .pictures import Printed
 
 _P = ParamSpec("_P")
-_R = TypeVar("_R")
+
+
+class _Asked(Protocol):
+    def asked(self) -> Self: ...
+
+
+_R = TypeVar("_R", bound=_Asked)
 _LOOK = {"style": {"description_width": "10.5em"}, "layout": {"width": "31em", "max_width": "100%"}}
 
 

@@ -1,0 +1,179 @@
+"""A model by the configuration that lies beside its weights, config.json: read without transformers, and refused where it says more."""
+
+import os
+from collections.abc import Mapping
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+from ..common import checks, files
+from .models import Model, model
+
+_ROWS = files.toml(__package__, "configs.toml")
+_EVERY = _ROWS.pop("every")
+_RECIPES = files.toml(__package__, "recipes.toml")
+#: transformers' `model_type`s that are read.
+KINDS = tuple(_ROWS)
+#: Kinds of rotary positions, which are computed beforehand whatever the sequence.
+_ROPES = ("default", "llama3", "linear", "yarn")
+#: The file's most bytes.
+_MOST = 2**20
+#: Fields of Model that follow from others where a configuration does not say them.
+_FOLLOWING = (
+    "kv_heads",
+    "head_width",
+    "ffn_width",
+    "embedding_width",
+    "window",
+    "full_every",
+    "name",
+    "published",
+    "source",
+)
+_ELSEWHERE = "or eb.derive(transformers.AutoConfig.from_pretrained(folder), setup), which runs the code itself"
+
+
+def from_config(said: Any, name: str = "") -> Model:
+    """The model of a Hugging Face configuration: the path of a config.json, its content, or an object of transformers' with `to_dict`.
+
+    Its code is transformers', and trains without a cache, as transformers' Trainer does: `use_cache` is not read. What a field means for memory is known, or the field is refused.
+
+    Args:
+        name: of the model; by default the configuration's own, or its kind.
+
+    Raises:
+        ValueError: a file that is no such JSON, an architecture or a field that is not read here, a value that is not allowed.
+    """
+    config = _content(said)
+    kind = config.get("model_type")
+    if "text_config" in config:
+        raise ValueError(
+            f"config.text_config: {checks.shown(kind)} has several towers; allowed: a language model's own configuration, {_ELSEWHERE}"
+        )
+    if kind not in KINDS:
+        raise ValueError(f"config.model_type: {checks.shown(kind)}; allowed: {', '.join(KINDS)}, {_ELSEWHERE}")
+    row = _ROWS[kind]
+    group, _, which = row["recipe"].partition(".")
+    recipe = _RECIPES[group][which]
+    names = {t: o for t, o in _RECIPES["usual"].items() if o not in recipe.get("names", {}).values()} | recipe["names"]
+    names = {
+        t: o for t, o in names.items() if t not in row["told"] and t not in row.get("neutral", ()) and o != "activation"
+    }
+    config = {row.get("instead", {}).get(field, field): value for field, value in config.items()}
+    _check(kind, config, row, names)
+    sizes = _sizes(kind, config, row, names)
+    like = model(row["like"], "transformers")
+    # What no field says follows from others, as by default.
+    own = {
+        *names.values(),
+        *recipe.get("free", ()),
+        *_FOLLOWING,
+        *(["learned_positions"] if like.has_positions else []),
+    }
+    flags = {f.name: getattr(like, f.name) for f in fields(Model) if f.name not in own}
+    return Model(
+        **flags | sizes | {"name": name or _name(said, config, kind), "source": "a configuration of Hugging Face's"}
+    )
+
+
+def _content(said):
+    """{field: value} of what was given, without what is null, which is what a file does not say."""
+    if hasattr(said, "to_dict"):
+        said = said.to_dict()
+    if isinstance(said, str | os.PathLike):
+        data = files.read("config", said, _MOST)
+        try:
+            said = files.parsed(data)
+        except ValueError as error:
+            raise ValueError(f"config: {error}; allowed: a config.json") from None
+    if not isinstance(said, Mapping):
+        raise ValueError(f"config: {checks.shown(said)}; allowed: the path of a config.json, or its content")
+    return {field: value for field, value in said.items() if value is not None}
+
+
+def _name(said, config, kind):
+    """What to call it: its folder, or what it calls itself."""
+    path = Path(said) if isinstance(said, str | os.PathLike) else None
+    own = str(config.get("_name_or_path") or kind).rstrip("/").rpartition("/")[2]
+    name = path.absolute().parent.name if path and path.stem == "config" else path.stem if path else own
+    return name if name.isprintable() and 0 < len(name) <= 60 else kind
+
+
+def _check(kind, config, row, names):
+    """Raise ValueError for a field that is not known to be told, to be a size, or to move no byte."""
+    if "quantization_config" in config:
+        raise ValueError(
+            f"config.quantization_config: weights that are stored in fewer bits; allowed: none, or Setup.quantization; {_ELSEWHERE}"
+        )
+    told = _EVERY["told"] | row["told"]
+    neutral = {*_EVERY["neutral"], *row.get("neutral", ())}
+    computed = {
+        "rope_parameters",
+        "rope_scaling",
+        "layer_types",
+        "sliding_window_pattern",
+        "_sliding_window_pattern",
+        *row["usual"],
+        *row["follows"],
+    }
+    for field, value in config.items():
+        if field in told:
+            if value not in told[field]:
+                allowed = " or ".join(map(repr, told[field])) or "none"
+                raise ValueError(f"config.{field}: {checks.shown(value)} of {kind}; allowed: {allowed}, {_ELSEWHERE}")
+        elif field not in neutral and field not in names and field not in computed:
+            raise ValueError(
+                f"config.{checks.printable(str(field), 60)}: {checks.shown(value)} is not known here to move no byte; allowed: a {kind} without, {_ELSEWHERE}"
+            )
+    for rope in _ropes(config):
+        said = rope.get("rope_type", rope.get("type", "default"))
+        if said not in _ROPES or rope.get("partial_rotary_factor", 1.0) != 1.0:
+            raise ValueError(
+                f"config.rope_parameters: {checks.shown(rope)}; allowed: {', '.join(_ROPES)}, of whole heads; {_ELSEWHERE}"
+            )
+
+
+def _ropes(config):
+    for said in (config.get("rope_parameters"), config.get("rope_scaling")):
+        if isinstance(said, Mapping):
+            inside = [value for value in said.values() if isinstance(value, Mapping)]
+            yield from inside or [said]
+
+
+def _sizes(kind, config, row, names):
+    """{field of Model: its value}, of those that the configuration decides."""
+    said = {field: config.get(field, row["usual"].get(field)) for field in {*names, *row["usual"]}}
+    for field, value in said.items():
+        if field != "tie_word_embeddings" and value is not None and type(value) is not int:
+            raise ValueError(f"config.{field}: {checks.shown(value)} is not a whole number")
+    sizes = {ours: said[theirs] for theirs, ours in names.items() if said.get(theirs) is not None}
+    if "intermediate_size" in said:  # of experts alone, too
+        sizes.setdefault("ffn_width", said["intermediate_size"])
+    if kind == "deepseek_v3":
+        groups = said["n_group"] if said["n_group"] > 1 else 0
+        sizes |= {"head_width": said["qk_nope_head_dim"] + said["qk_rope_head_dim"], "expert_groups": groups}
+        sizes |= {"groups_per_token": said["topk_group"] if groups else 0}
+    if kind == "qwen2" and "head_dim" in config:
+        raise ValueError(f"config.head_dim: {checks.shown(config['head_dim'])} of qwen2; allowed: none")
+    return sizes | _windows(kind, config, row, sizes)
+
+
+def _windows(kind, config, row, sizes):
+    """Which layers have the window, by the pattern or the list that the configuration has."""
+    layers, window = sizes["layers"], sizes.pop("window", 0)
+    usual = row.get("window_every", 0)
+    every = config.get("sliding_window_pattern", config.get("_sliding_window_pattern", usual))
+    checks.whole("config", "sliding_window_pattern", every, 0, 2**24)
+    if "layer_types" in config:
+        types = config["layer_types"]
+        full = [i + 1 for i, said in enumerate(types) if said == "full_attention"] if isinstance(types, list) else []
+        every = full[0] if full and window else 0
+        every = 0 if every == 1 else every  # all attend to all tokens, and none has the window
+        if types != [
+            "full_attention" if not window or every and (i + 1) % every == 0 else "sliding_attention"
+            for i in range(layers)
+        ]:
+            raise ValueError(
+                f"config.layer_types: {checks.shown(types)}; allowed: every so many layers one that attends to all, {_ELSEWHERE}"
+            )
+    return {"window": window, "full_every": every if window else 0}

@@ -1,0 +1,191 @@
+"""A config.json is the catalog's model where it is one, and else one whose dry run, of transformers' own code, is the budget."""
+
+import json
+from dataclasses import fields
+
+import pytest
+
+import everybyte as eb
+from everybyte.catalog import configs, models
+
+transformers = pytest.importorskip("transformers")
+hugging_face = pytest.importorskip("everybyte.dryrun.hugging_face")
+
+#: What decides nothing, and is no field of what is compared.
+APART = {"name", "published", "source"}
+SMALL = {
+    "num_hidden_layers": 3,
+    "hidden_size": 64,
+    "intermediate_size": 160,
+    "num_attention_heads": 4,
+    "vocab_size": 211,
+}
+#: What makes a small one of a kind; it is compared in fp32 and bf16.
+MORE = {
+    "gpt2": {"n_layer": 3, "n_embd": 64, "n_head": 4, "vocab_size": 211, "n_positions": 64},
+    "llama": {"num_key_value_heads": 2, "tie_word_embeddings": True},
+    "mistral": {"num_key_value_heads": 2, "sliding_window": 24},
+    "qwen2": {"num_key_value_heads": 2},
+    "qwen3": {"num_key_value_heads": 2, "head_dim": 32},
+    "gemma": {"num_key_value_heads": 1, "head_dim": 32},
+    "gemma2": {"num_key_value_heads": 2, "head_dim": 32, "sliding_window": 24, "num_hidden_layers": 4},
+    "gemma3_text": {"num_key_value_heads": 2, "head_dim": 32, "sliding_window": 24, "num_hidden_layers": 7},
+    "phi3": {"num_key_value_heads": 2, "sliding_window": 24, "pad_token_id": 0},
+    "mixtral": {"num_key_value_heads": 2, "num_local_experts": 4},
+    "qwen3_moe": {"head_dim": 16, "moe_intermediate_size": 48, "num_experts": 8, "num_experts_per_tok": 2, "norm_topk_prob": True},
+    "gpt_oss": {"num_key_value_heads": 2, "head_dim": 16, "sliding_window": 24, "num_local_experts": 4, "num_experts_per_tok": 2},
+    "deepseek_v3": {
+        "num_key_value_heads": 4, "moe_intermediate_size": 48, "n_routed_experts": 8, "num_experts_per_tok": 2, "q_lora_rank": 48,
+        "kv_lora_rank": 32, "qk_rope_head_dim": 16, "v_head_dim": 16, "qk_nope_head_dim": 16, "n_group": 2, "topk_group": 1,
+        "first_k_dense_replace": 1,
+    },
+}  # fmt: skip
+OURS = {name: model for name, model in models("transformers").items() if name != "gpt2-nobias"}
+
+
+def config_of(kind, **more):
+    """A small configuration of a kind, as transformers makes it; it trains without a cache, as a `Model` does."""
+    small = {} if kind == "gpt2" else SMALL
+    return transformers.AutoConfig.for_model(kind, **(small | {"use_cache": False} | MORE[kind] | more))
+
+
+def read(name):
+    """The catalog's model, its configuration's model; None where it is not read."""
+    config = hugging_face.config_of(OURS[name])
+    return config, (eb.from_config(config, name) if config.model_type in configs.KINDS else None)
+
+
+def test_each_model_of_the_catalog_is_read_from_its_own_configuration():
+    seen = set()
+    for name, model in OURS.items():
+        config, found = read(name)
+        if found is None:
+            continue
+        seen.add(config.model_type)
+        assert {f.name: getattr(found, f.name) for f in fields(eb.Model) if f.name not in APART} == {
+            f.name: getattr(model, f.name) for f in fields(eb.Model) if f.name not in APART
+        }, name
+        assert eb.from_config(config.to_diff_dict(), name) == found and found.parameters == model.parameters
+    assert seen == set(configs.KINDS) == set(MORE)
+
+
+@pytest.mark.parametrize("kind", configs.KINDS)
+def test_the_budget_of_a_configuration_is_its_dry_run(kind):
+    config = config_of(kind)
+    model = eb.from_config(config)
+    for precision in ("fp32", "bf16"):
+        setup = eb.Setup(
+            batch=2, sequence=48, precision=precision, dropout=model.own["dropout"], attention=model.own["attention"]
+        )
+        predicted, counted = eb.budget(model, setup), eb.dry_run(config, setup)
+        assert (predicted.peak, predicted.parts, predicted.phases) == (counted.peak, counted.parts, counted.phases)
+
+
+@pytest.mark.parametrize("kind", configs.KINDS)
+def test_what_a_file_leaves_out_is_transformers_own(kind):
+    """What a row says is usual is the class's default; and a file of nothing else is the class's own model."""
+    row, usual = configs._ROWS[kind], transformers.AutoConfig.for_model(kind)
+    instead = {ours: theirs for theirs, ours in row.get("instead", {}).items()}
+    for field, value in row["usual"].items():
+        assert getattr(usual, instead.get(field, field)) == value, field
+    told = configs._EVERY["told"] | row["told"]
+    refused = {"norm_topk_prob"} if kind == "qwen3_moe" else set()
+    for field, allowed in told.items():
+        value = getattr(usual, field, None)
+        assert value is None or value in allowed or field in refused, field
+    more = {"norm_topk_prob": True} if refused else {}
+    assert eb.from_config({"model_type": kind} | more) == eb.from_config(
+        transformers.AutoConfig.for_model(kind, **more)
+    )
+
+
+@pytest.mark.sampled(2)
+@pytest.mark.parametrize("kind", [kind for kind in configs.KINDS if kind != "gpt2"])
+def test_what_is_called_neutral_moves_no_byte(kind):
+    more = {
+        "rms_norm_eps": 1e-3, "initializer_range": 0.5, "bos_token_id": 3, "pretraining_tp": 2, "router_aux_loss_coef": 0.5,
+        "max_window_layers": 1, "routed_scaling_factor": 3.0, "swiglu_limit": 5.0, "query_pre_attn_scalar": 16,
+        "rope_parameters": {"rope_type": "yarn", "rope_theta": 5e5, "factor": 4.0, "original_max_position_embeddings": 64},
+    }  # fmt: skip
+    known = {*configs._EVERY["neutral"], *configs._ROWS[kind].get("neutral", ()), "rope_parameters"}
+    known -= {"rope_parameters"} if kind == "gemma3_text" else set()  # which has two
+    plain, odd = config_of(kind), config_of(kind, **{field: value for field, value in more.items() if field in known})
+    setup = eb.Setup(batch=2, sequence=48, precision="bf16", attention=eb.from_config(plain).own["attention"])
+    assert eb.from_config(plain) == eb.from_config(odd)
+    assert eb.dry_run(plain, setup).phases == eb.dry_run(odd, setup).phases
+
+
+def test_a_file_is_read_in_python_and_in_a_shell(tmp_path, capsys):
+    from everybyte.command import main
+
+    folder = tmp_path / "Llama-3.2-1B"
+    folder.mkdir()
+    path = folder / "config.json"
+    path.write_text(json.dumps(hugging_face.config_of(OURS["llama-3.2-1b"]).to_diff_dict()), encoding="utf-8")
+    found = eb.from_config(path)
+    assert found == eb.from_config(str(path)) and found.name == "Llama-3.2-1B" and found.code == "transformers"
+    assert found.replace(code="reference").family == "llama"
+    assert main(["fit", str(path), "--gpu", "rtx-4090", "--sequence", "2048", "--precision", "bf16", "--json"]) == 0
+    here = json.loads(capsys.readouterr().out)
+    assert (
+        main(["fit", "llama-3.2-1b", "--gpu", "rtx-4090", "--sequence", "2048", "--precision", "bf16", "--json"]) == 0
+    )
+    there = json.loads(capsys.readouterr().out)
+    assert here["setup"]["batch"] == there["setup"]["batch"] == 2 and here["peak"] == there["peak"]
+
+
+LLAMA = {"model_type": "llama"}
+
+
+@pytest.mark.parametrize(
+    ("said", "words"),
+    [
+        ({"model_type": "bloom"}, r"config\.model_type: 'bloom'; allowed: gpt2, llama, .*or eb\.derive"),
+        ({}, r"config\.model_type: None"),
+        ({"model_type": "gemma3", "text_config": {}}, r"config\.text_config: 'gemma3' has several towers"),
+        (LLAMA | {"attention_bias": True}, r"config\.attention_bias: True of llama; allowed: False"),
+        (LLAMA | {"hidden_act": "gelu"}, r"config\.hidden_act: 'gelu' of llama; allowed: 'silu'"),
+        (LLAMA | {"attention_dropout": 0.1}, r"config\.attention_dropout: 0\.1"),
+        (LLAMA | {"layers_that_nobody_knows": 3}, r"config\.layers_that_nobody_knows: 3 is not known here to move no byte"),
+        (LLAMA | {"quantization_config": {"quant_method": "fp8"}}, r"config\.quantization_config: "),
+        (LLAMA | {"rope_scaling": {"rope_type": "longrope"}}, r"config\.rope_parameters: .*allowed: default, llama3"),
+        (LLAMA | {"rope_parameters": {"rope_type": "default", "partial_rotary_factor": 0.5}}, r"config\.rope_parameters"),
+        (LLAMA | {"num_hidden_layers": "many"}, r"config\.num_hidden_layers: 'many' is not a whole number"),
+        (LLAMA | {"num_hidden_layers": True}, r"config\.num_hidden_layers: True is not a whole number"),
+        (LLAMA | {"num_hidden_layers": -1}, r"Model\.layers: -1"),
+        (LLAMA | {"tie_word_embeddings": "no"}, r"Model\.tied: 'no'"),
+        (LLAMA | {"hidden_size": 4096, "num_attention_heads": 3}, r"Model\.heads: 3 does not divide"),
+        ({"model_type": "qwen2", "use_sliding_window": True}, r"config\.use_sliding_window: True of qwen2"),
+        ({"model_type": "gpt2", "attn_pdrop": 0.0}, r"config\.attn_pdrop: 0\.0 of gpt2; allowed: 0\.1"),
+        ({"model_type": "gemma2", "layer_types": ["full_attention"] * 26}, r"config\.layer_types: "),
+        ({"model_type": "gemma2", "layer_types": "all"}, r"config\.layer_types: "),
+        ({"model_type": "gemma3_text", "sliding_window_pattern": "six"}, r"config\.sliding_window_pattern: 'six'"),
+        ({"model_type": "deepseek_v3", "n_group": 3}, r"Model\.expert_groups: 3 of 256 experts"),
+        ([], r"config: "),
+        (7, r"config: "),
+        (None, r"config: "),
+    ],
+)  # fmt: skip
+def test_what_is_refused(said, words):
+    with pytest.raises(ValueError, match=words):
+        eb.from_config(said)
+
+
+@pytest.mark.parametrize("text", ["{", "[]", "3", '{"model_type": NaN}', "[" * 500])
+def test_a_file_that_is_none_is_refused(tmp_path, text):
+    path = tmp_path / "config.json"
+    path.write_text(text, encoding="utf-8")
+    with pytest.raises(ValueError, match=r"^config"):
+        eb.from_config(path)
+    with pytest.raises(ValueError, match=r"^config: .*nowhere\.json"):
+        eb.from_config(str(tmp_path / "nowhere.json"))
+
+
+def test_an_agent_names_models_alone(tmp_path):
+    """No call of its opens a file: a path is no name."""
+    from everybyte.command import agents
+
+    path = tmp_path / "config.json"
+    path.write_text('{"model_type": "llama"}', encoding="utf-8")
+    with pytest.raises(ValueError, match=r"model\.name: .* is unknown"):
+        agents._read("budget", {"model": str(path)})
