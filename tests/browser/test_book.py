@@ -33,7 +33,7 @@ def opens(expression):
     """Whether it is a call such as `explore.states(...)`."""
     return (
         isinstance(expression, ast.Call)
-        and re.fullmatch(r"(eb\.)?explore\.(?!upload)[a-z_]+", ast.unparse(expression.func)) is not None
+        and re.fullmatch(r"(eb\.)?explore\.(?!yours)[a-z_]+", ast.unparse(expression.func)) is not None
     )
 
 

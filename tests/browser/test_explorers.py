@@ -352,3 +352,22 @@ def test_a_step_plays_and_stops(page):
     assert widths == sorted(widths, reverse=True) and widths[0] > widths[-1]
     play.click()
     assert root.locator(".everybyte-cover").count() == 0
+
+
+def test_what_is_pasted_is_answered(lab, chromium):
+    """An error, and then a config.json, whose controls answer."""
+    page = watched(chromium)
+    lab.open(page, lab.write("yours", "from everybyte import explore", "explore.yours()", title="Yours"))
+    run_all(page)
+    text, said = page.locator(".everybyte-yours textarea"), page.locator(".everybyte-yours")
+    text.fill("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 79.11 GiB of which "
+              "1.50 GiB is free. Including non-PyTorch memory, this process has 77.60 GiB memory in use. Of the allocated memory 70.00 "
+              "GiB is allocated by PyTorch, and 6.00 GiB is reserved by PyTorch but unallocated.")  # fmt: skip
+    said.get_by_text("Enough is kept free").first.wait_for()
+    text.fill('{"model_type": "llama", "num_hidden_layers": 4}')
+    said.get_by_text("on h100-80gb: batch").first.wait_for()
+    said.locator("select").first.select_option("rtx-4090")
+    said.get_by_text("on rtx-4090: batch").first.wait_for()
+    assert serious(page) == [] and own_errors(page) == []
+    screenshot(page, "yours")
+    page.close()

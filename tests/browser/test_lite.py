@@ -80,7 +80,7 @@ def test_every_explorer_answers_to_the_keyboard(run, capsys):
     page = run("explorers.ipynb")
     source = "\n".join(c.source for c in nbformat.read(LITE / "files" / "explorers.ipynb", as_version=4).cells)
     opened = re.findall(r"(?:explore\.|\.)(\w+)\(.*\)$", source, re.M)
-    count = len([name for name in opened if name not in ("upload", "read_text")])
+    count = len([name for name in opened if name not in ("yours", "read_text")])
     drawn = "document.querySelectorAll('.everybyte-explorer svg[role=img]').length"
     page.wait_for_function(f"{drawn} >= {count}", timeout=60_000)
     roots, answers = page.locator(".everybyte-explorer").all(), []

@@ -1,9 +1,7 @@
 """A reader's own requests, a snapshot's map, an uploaded file: what is decided, what is refused, what is shown."""
 
 import json
-import pickle
 import sys
-from datetime import UTC, datetime
 from importlib import resources
 
 import pytest
@@ -91,31 +89,6 @@ def test_more_segments_than_can_be_drawn_are_summed_up():
     now = explore.allocations(text, None, {"x": ""}).kind.moments[0][-1]
     assert (now.count, len(now.segments), now.hidden[0]) == (30, 24, 6)
     assert now.hidden[1] + sum(size for row in now.segments for size, *_ in row) == now.counts[2]
-
-
-def test_an_uploaded_snapshot_is_shown_and_a_hostile_one_refused(tmp_path):
-    upload = explore.upload()
-
-    def give(name, data):
-        file = {
-            "name": name,
-            "type": "",
-            "size": len(data),
-            "content": memoryview(data),
-            "last_modified": datetime.now(UTC),
-        }
-        upload.button.value = (file,)
-
-    give("<b>.pickle", example.SNAPSHOT.read_bytes())
-    assert "train.py:18" in upload.said.value and "<b>" not in upload.said.value and len(upload.children) == 3
-
-    class Evil:
-        def __reduce__(self):
-            return open, (str(tmp_path / "ran"), "w")
-
-    give("evil", pickle.dumps(Evil()))
-    assert "names" in upload.said.value and len(upload.children) == 2 and not (tmp_path / "ran").exists()
-    assert "choose the file" in upload._repr_mimebundle_()[0]["text/plain"]
 
 
 @pytest.mark.parametrize("label", PLAYED)

@@ -9,13 +9,14 @@ from .layouts import combining, pipelines
 from .model import model
 from .peaks import adapters, batches, planning, precision, serving, sharding
 from .pictures import Lines, Ranges, Stack
-from .segments import allocations, epochs, memory_map, played, upload
+from .segments import allocations, epochs, memory_map, played
 from .step import block, checkpointing, step
+from .yours import yours
 
 __all__ = [
     "Choice", "Explorer", "Lines", "Ranges", "Slider", "Stack", "adapters", "allocations", "allocator", "attention",
     "batches", "block", "checkpointing", "colocated", "combining", "compiled", "diffusion", "epochs", "experts",
     "formats", "linear_attention", "loss", "low_precision", "memory_map", "model", "offloading", "optimizers",
     "parameters", "patches", "pipelines", "planning", "played", "precision", "reset", "ring", "serving", "sharding",
-    "shared", "states", "step", "steps", "tensor", "upload", "zero",
+    "shared", "states", "step", "steps", "tensor", "yours", "zero",
 ]  # fmt: skip
