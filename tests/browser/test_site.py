@@ -76,6 +76,22 @@ def test_a_slider_moves_text_and_picture_and_nothing_leaves_the_page(page, asked
         print(f"\nstatic edition, {summary(keys.answers)}; an empty page, {summary(empty)}")
 
 
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_home_and_the_interview_room_can_be_used_by_everybody(page, site, scheme):
+    """What axe-core checks of the whole page, wide and narrow; nothing leaves its sides."""
+    page.emulate_media(color_scheme=scheme)
+    for width, height in ((1366, 768), (390, 844)):
+        page.set_viewport_size({"width": width, "height": height})
+        for name in ("index", "interview"):
+            page.goto((site / f"{name}.html").as_uri())
+            page.wait_for_timeout(500)
+            assert page.errors == []
+            assert page.evaluate("document.documentElement.scrollWidth <= innerWidth + 1"), (name, width)
+            screenshot(page, f"site-{name}-{scheme}-{width}")
+            assert serious(page, ["body"]) == [], (name, scheme, width)
+            page.errors.clear()  # of what axe asks for, which a page from disk may not
+
+
 def test_far_lines_are_not_painted_and_a_link_to_a_heading_finds_it(page, site):
     page.emulate_media(reduced_motion="reduce")
     page.goto((site / "notebooks" / f"{SLUG}.html").as_uri())

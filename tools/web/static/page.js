@@ -7,3 +7,6 @@ addEventListener("load", () => {
   for (const wide of document.querySelectorAll("pre, div.math, .cell_output .output, .table-wrapper"))
     if (wide.scrollWidth > wide.clientWidth) wide.tabIndex = 0;
 });
+
+// The theme's captions say that they are headings, and not of which level.
+for (const caption of document.querySelectorAll("p.caption[role=heading]")) caption.setAttribute("aria-level", "2");
