@@ -64,7 +64,7 @@ MAY = {
     "answers.throughput": STATED,
     "answers.engines": STATED,
     "answers.colocated": STATED,
-    "answers.serving": STATED | {"theory", "answers.engines", "answers.headroom"},
+    "answers.serving": STATED | {"theory", "dryrun", "answers.engines", "answers.headroom"},
     "answers.fit": BUDGET | {"derivation", "answers.headroom", "answers.plan"},
     "answers.own": STATED | PLANNING | {"theory.budget", "derivation", "deriving", "allocator"},
     "answers.alignment": STATED

@@ -7,6 +7,7 @@ from typing import Literal
 
 from ..ask.choices import DTYPE_BYTES
 from ..catalog import Gpu, Model
+from ..catalog.hybrids import Hybrid, hybrid
 from ..catalog.weights import PACKED, packed
 from ..common import checks
 from ..common.search import most
@@ -28,25 +29,33 @@ WEIGHTS = ("bf16", "fp16", *PACKED)
 MOST = 2**20
 
 
-def cache_bytes(model: Model, tokens: int, dtype: str = "bf16", page: int = 1) -> int:
+def cache_bytes(model: Model | Hybrid, tokens: int, dtype: str = "bf16", page: int = 1) -> int:
     """Bytes of one sequence's keys and values: layers x 2 x heads x width x tokens, these in whole pages.
 
     With latent attention the compressed latent and the shared rotary key. A layer with a window keeps its last W - 1 tokens, as the
-    next one is of the W that it attends to; other layers keep all. Source: Kwon et al. 2023, arXiv:2309.06180 (pages); DeepSeek-AI
-    2024, arXiv:2405.04434, equations 9 to 13 (latent); transformers 5.23, `cache_utils.py`, `DynamicSlidingWindowLayer` (windows).
+    next one is of the W that it attends to; other layers keep all. A hybrid's states, of any number of tokens, are among them as
+    transformers has them. Source: Kwon et al. 2023, arXiv:2309.06180 (pages); DeepSeek-AI 2024, arXiv:2405.04434, equations 9 to 13
+    (latent); transformers 5.23, `cache_utils.py`, `DynamicSlidingWindowLayer` (windows), `LinearAttentionLayer` (states).
     """
     checks.one_of("serve", "cache_dtype", dtype, CACHE_TYPES)
     checks.whole("serve", "page", page, 1, 2**16)
+    if isinstance(model, Hybrid):
+        keys = cache_bytes(model.attention, tokens, dtype, page) if model.attention else 0
+        return keys + model.states.layers * model.states.held()
     numbers = sum(heads * width for heads, width in inference.cached(model))
     near = model.windowed_layers
     pages = (model.layers - near) * -(-tokens // page) + near * -(-min(tokens, max(model.window - 1, 0)) // page)
     return numbers * pages * page * CACHE_TYPES[dtype]
 
 
-def weight_bytes(model: Model, dtype: str = "bf16") -> int:
+def weight_bytes(model: Model | Hybrid, dtype: str = "bf16") -> int:
     """Bytes of a model's weights as they are served: in one of `WEIGHTS`."""
     checks.one_of("serve", "weights", dtype, WEIGHTS)
-    return model.parameters * DTYPE_BYTES[dtype] if dtype in DTYPE_BYTES else packed(model, dtype)
+    return (
+        packed(model, dtype)
+        if isinstance(model, Model) and dtype not in DTYPE_BYTES
+        else model.parameters * DTYPE_BYTES[dtype]
+    )
 
 
 @dataclass(frozen=True)
@@ -70,7 +79,7 @@ class Serving(Shown):
         next: the bytes that one sequence more would take; None where the concurrency was asked for.
     """
 
-    model: Model
+    model: Model | Hybrid
     gpu: Gpu
     context: int
     prompt: int
@@ -102,12 +111,20 @@ class Serving(Shown):
     @cached_property
     def per_token(self) -> int:
         """Bytes of the cache for one token of one sequence."""
-        return cache_bytes(self.model.replace(window=0), 1, self.cache_dtype)
+        attends = self.model.attention if isinstance(self.model, Hybrid) else self.model
+        return cache_bytes(attends.replace(window=0), 1, self.cache_dtype) if attends else 0
 
     @property
     def held(self) -> int:
         """Bytes of the whole cache at the full context."""
         return (self.concurrency or 1) * cache_bytes(self.model, self.context, self.cache_dtype, self.page)
+
+    @property
+    def _state(self):
+        """What a sequence of a hybrid has beside its tokens, in words."""
+        if not isinstance(self.model, Hybrid):
+            return ""
+        return f" and {self.model.states.layers * self.model.states.held():,} B a sequence"
 
     def table(self) -> Table:
         """Weights, cache and the largest moments, beside what is usable."""
@@ -118,7 +135,7 @@ class Serving(Shown):
         title += "" if self.fits or self.concurrency is None else " do not fit"
         rows = [
             (f"weights, {self.weights}", weight_bytes(self.model, self.weights)),
-            (f"cache, {self.per_token:,} B a token", self.held),
+            (f"cache, {self.per_token:,} B a token{self._state}", self.held),
             *((moment.name, moment.bytes) for moment in self.moments),
             ("usable", self.usable),
             left(self.free),
@@ -131,8 +148,15 @@ class Serving(Shown):
 
     def _near(self):
         """What is said of layers with a window."""
-        model, near = self.model, self.model.windowed_layers
-        if near:
+        model = self.model
+        if isinstance(model, Hybrid):
+            yield (
+                f"{model.states.layers} of {model.layers} layers have a state, of {model.states.held():,} B a sequence however long it is: in "
+                "fp32, with the last tokens of a short convolution in 16 bits, as transformers keeps them."
+            )
+            if self.context > model.positions > 0:
+                yield f"The config has {model.positions:,} positions."
+        elif near := model.windowed_layers:
             what = "chunks" if model.chunked else "a window"
             yield f"{near} of {model.layers} layers have {what} of {model.window:,} tokens, of which each keeps {model.window - 1:,}."
 
@@ -173,7 +197,7 @@ class Serving(Shown):
 
 
 def serve(
-    model: Model,
+    model,
     gpu: Gpu | str,
     context: int,
     concurrency: int | None = None,
@@ -189,7 +213,9 @@ def serve(
     """How many sequences of so many tokens a GPU generates at once; or what `concurrency` of them take.
 
     Args:
-        model: a `Model` that generates. gpu: a `Gpu`, a name of the catalog, or a size as "24 GiB". context: tokens of a sequence
+        model: a `Model` that generates; or a Hugging Face config of a hybrid, whose layers have a recurrent state in place of keys and values or
+            beside them (Qwen3-Next, Qwen3.5, Kimi Linear, Falcon-H1, Nemotron-H, Granite 4, Bamba, Mamba-2): with an engine, or in
+            pages; with an engine its states need not be said. gpu: a `Gpu`, a name of the catalog, or a size as "24 GiB". context: tokens of a sequence
             when it ends. prompt: of these the prompt's; by default all but the last, the largest prefill.
         cache: `dynamic`, as transformers' `DynamicCache`: prefill and decode step are derived to the byte, for weights and cache in
             16 bits; `static`, as its `StaticCache`, with room for `context` tokens, so derived too (without `torch.compile`, which
@@ -201,7 +227,7 @@ def serve(
         ValueError: naming the field, the value and what is allowed: a context beyond the model's positions, a prompt that leaves
             nothing to generate, data types that the kind of cache does not take, a model whose passes are not derived.
     """
-    checks.kind("serve", "model", model, Model)
+    model = _subject(model)
     checks.one_of("serve", "cache", cache, CACHES)
     if concurrency is not None:
         checks.whole("serve", "concurrency", concurrency, 1, MOST)
@@ -227,6 +253,27 @@ def serve(
     return Serving(model, gpu, context, prompt, found, *kept, moments(found or 1), after)
 
 
+def _weights(config):
+    """The numbers of each weight of a config's language model, by its name. Raises ImportError without PyTorch."""
+    from ..dryrun.hugging_face import weights
+
+    return weights(config)
+
+
+def _subject(model):
+    """A `Model`, or the hybrid of a Hugging Face config. Raise ValueError for what is neither."""
+    if isinstance(model, Model) or not hasattr(model, "get_text_config"):
+        checks.kind("serve", "model", model, Model)
+        return model
+    found = hybrid(model, _weights)
+    if found is None:
+        raise ValueError(
+            f"serve.model: a {type(model).__name__}, none of whose layers has a state; allowed: a Model, or a config of a hybrid. "
+            "eb.Model says the dimensions of other decoders"
+        )
+    return found
+
+
 def _by(engine, model, gpu, context, concurrency, beside):
     """What an engine decides. Raise ValueError for what is said beside it."""
     checks.kind("serve", "engine", engine, Engine)
@@ -246,7 +293,7 @@ def _by(engine, model, gpu, context, concurrency, beside):
 
 def _check_tokens(model, context, prompt):
     """The tokens of a prompt. Raise ValueError where the context or the prompt is none that the model takes."""
-    longest = model.positions or 2**27
+    longest = 2**27 if isinstance(model, Hybrid) else model.positions or 2**27  # what a config says is no table's size
     if isinstance(context, int) and not isinstance(context, bool) and context > longest:
         raise ValueError(
             f"serve.context: {context:,} is beyond the {longest:,} positions of {model.name}; allowed: 2 to {longest:,}"
@@ -263,9 +310,18 @@ def _check_kept(model, cache, weights, cache_dtype, page):
     checks.one_of("serve", "cache_dtype", cache_dtype, CACHE_TYPES)
     checks.whole("serve", "page", page, 1, 2**16)
     if cache == "paged":
+        if isinstance(model, Hybrid) and weights not in ("bf16", "fp16"):
+            raise ValueError(
+                f"serve.weights: {weights!r} with {model.name}, of a config, is not counted; allowed: 'bf16' or 'fp16'"
+            )
         if not model.causal:
             raise ValueError(f"Model.causal: False of {model.name}, which does not generate; allowed: True")
         return page
+    if isinstance(model, Hybrid):
+        raise ValueError(
+            f"serve.cache: {cache!r} with {model.name}, whose passes are not derived; allowed: 'paged', which counts what stands, or an "
+            "engine. eb.dry_serve counts a prefill and decode steps"
+        )
     for name, value in (("weights", weights), ("cache_dtype", cache_dtype)):
         if value not in ("bf16", "fp16"):
             raise ValueError(

@@ -12,6 +12,7 @@ from importlib import import_module
 from typing import Any
 from unittest import mock
 
+import torch
 from torch import nn
 
 from ..ask.setup import Setup
@@ -199,6 +200,14 @@ def _decoder(model):
     """Which decoder a model is; None where it is another architecture."""
     with suppress(ValueError):
         return decoder(model)
+
+
+def weights(config) -> dict[str, int]:
+    """Name -> numbers of each weight of a config's language model, which is made without data; of a shared one once."""
+    for depth in DEPTHS:
+        check_depth(f"{type(config).__name__}.{depth}", getattr(config, depth, None))
+    with torch.device("meta"):
+        return {name: weight.numel() for name, weight in _made_by(config)[0].from_config(config).named_parameters()}
 
 
 def named_difference(model: Model, module: nn.Module) -> str | None:
