@@ -175,6 +175,24 @@ def test_what_stands_in_pages():
     assert eb.serve(small("mamba2"), "h100-80gb", 10_000, 5, cache="paged").held == alone.held
 
 
+@pytest.mark.parametrize("kind", OWN)
+@pytest.mark.parametrize("cache", ["dynamic", "static"])
+def test_the_passes_of_generation_by_dry_run(kind, cache):
+    """What stands between passes are weights, buffers, tokens and the cache, whose bytes are `cache_bytes`; the most that fit, and not one more."""
+    asked, room = small(kind), {"dynamic": None, "static": 80}[cache]
+    prefill, first, second = eb.dry_serve(asked, 2, 77, 2, room=room)
+    read = hybrid(asked, weights)
+    assert prefill.cache == 2 * cache_bytes(read, room or 77) and second.cache == 2 * cache_bytes(read, room or 79)
+    counters = 8 * read.attention.layers if room and read.attention else 0  # of a static cache, one a layer
+    assert first.rest - prefill.rest == prefill.cache + counters + 2 * 8  # and a token of each sequence
+    gpu = eb.Gpu(memory="900 MiB", capability="9.0")
+    found = eb.serve(asked, gpu, 80, prompt=60, cache=cache, headroom=eb.Headroom(context=0))
+    assert found.peak <= found.usable < found.next and found.fits
+    one = eb.dry_serve(asked, found.concurrency + 1, 60, 0, room=room, rounding=512)[0]
+    assert found.next == one.peak and "torch code" in found.said()[0]
+    assert all(sum(moment.parts.values()) == moment.bytes for moment in found.moments)
+
+
 def test_what_gpus_divide():
     """Mamba-2's single group is repeated on each GPU; its heads are divided. vLLM: `extra_groups_for_head_shards`."""
     asked = small("bamba")
@@ -207,8 +225,13 @@ def on(asked, gpu="h200", context=100, **engine):
 @pytest.mark.parametrize(
     ("make", "said"),
     [
-        (lambda: eb.serve(NEXT, "h200", 8192), "serve.cache: 'dynamic' with qwen3_next"),
-        (lambda: eb.serve(NEXT, "h200", 8192, cache="static"), "serve.cache: 'static' with qwen3_next"),
+        (lambda: eb.serve(NEXT, "h200", 2**16 + 1), "serve.context: 65,537 of qwen3_next, whose passes a dry run counts"),
+        (lambda: eb.serve(NEXT, "t4", 8192, weights="fp16", cache_dtype="fp16"), "serve.cache: 'dynamic' on t4"),
+        (lambda: eb.serve(NEXT, "h200", 8192, cache_dtype="fp8"), "serve.cache_dtype: 'fp8' with cache 'dynamic'"),
+        (lambda: eb.serve(transformers.Qwen3_5Config(), "h200", 8192, cache="paged"), "serve.model: a config of images and text"),
+        (lambda: eb.serve(config("qwen3_next", head_dim=44), "h200", 512), "serve.cache: heads of 44 of qwen3_next"),
+        (lambda: eb.serve(config("qwen3_next", num_experts=4, num_hidden_layers=4), "h200", 512), "Qwen3NextConfig: its model does not generate"),
+        (lambda: eb.dry_serve(config("bert"), 1, 8), "dry_serve.model: a BertConfig; allowed"),
         (lambda: eb.serve(NEXT, "h200", 8192, cache="paged", weights="fp8"), "serve.weights: 'fp8' with qwen3_next"),
         (lambda: eb.serve(config("llama"), "h200", 512), "serve.model: a LlamaConfig, none of whose layers has a state"),
         (lambda: eb.serve(config("lfm2", layer_types=["conv"] * 32), "h200", 512), "Lfm2Config.layer_types: states of 'lfm2' are not derived"),
@@ -255,6 +278,10 @@ def test_the_command(tmp_path, capsys):
         hybrid(small("qwen3_next"), weights), 100, page=16
     )
     assert main([*words, "--engine", "pages=1GiB"]) == 0 and "layers have a state" in capsys.readouterr().out
-    assert main([*words, "--json"]) == 2 and "serve.cache" in capsys.readouterr().out
+    assert main([*words, "--json"]) == 0 and json.loads(capsys.readouterr().out)["cache"]["kind"] == "dynamic"
+    assert (
+        main([*words, "--cache", "paged", "--weights", "fp8", "--json"]) == 2
+        and "serve.weights" in capsys.readouterr().out
+    )
     assert main(["serve", "gpt2", *words[1:]]) == 2 and "2 models" in capsys.readouterr().err
     assert main(["serve", *words[3:]]) == 2 and "no model" in capsys.readouterr().err

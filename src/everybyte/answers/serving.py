@@ -25,8 +25,8 @@ CACHE_TYPES = {"bf16": 2, "fp16": 2, "fp8": 1, "int8": 1}
 #: How weights are kept: in 16 bits, or the linear layers of the blocks in fewer; fp8: experts' matrices
 #: too, with a scale a block of 128 by 128, as DeepSeek-V3; nf4: as bitsandbytes does with double quantization.
 WEIGHTS = ("bf16", "fp16", *PACKED)
-#: Sequences at once, at most.
-MOST = 2**20
+#: Sequences at once, at most; and tokens of one whose passes a dry run counts, in 20 seconds for each number of sequences.
+MOST, COUNTED = 2**20, 2**16
 
 
 def cache_bytes(model: Model | Hybrid, tokens: int, dtype: str = "bf16", page: int = 1) -> int:
@@ -172,8 +172,10 @@ class Serving(Shown):
         grows = {"dynamic": "grows by a copy"}.get(
             self.cache, "has room for the whole context from the prefill on, and passes are not compiled"
         )
+        slow = " Layers with a state run its torch code, as where their kernels' packages are not installed."
+        slow = slow if isinstance(self.model, Hybrid) else ""
         return [
-            f"Counted as transformers generates, all prompts in one batch: the cache {grows}. Not in it: cuBLAS's workspace, which each "
+            f"Counted as transformers generates, all prompts in one batch: the cache {grows}.{slow} Not in it: cuBLAS's workspace, which each "
             f"rehearsed pass takes besides, {self.gpu.cublas_workspace:,} B, and which the headroom keeps free; other scratch of kernels, "
             "of which a rehearsal shows none. It decides by live tensors, each rounded to 512 bytes: what PyTorch's allocator keeps in pieces beside "
             "them as the cache grows is not counted, and a rehearsal of the script has it."
@@ -214,8 +216,8 @@ def serve(
 
     Args:
         model: a `Model` that generates; or a Hugging Face config of a hybrid, whose layers have a recurrent state in place of keys and values or
-            beside them (Qwen3-Next, Qwen3.5, Kimi Linear, Falcon-H1, Nemotron-H, Granite 4, Bamba, Mamba-2): with an engine, or in
-            pages; with an engine its states need not be said. gpu: a `Gpu`, a name of the catalog, or a size as "24 GiB". context: tokens of a sequence
+            beside them (Qwen3-Next, Qwen3.5, Kimi Linear, Falcon-H1, Nemotron-H, Granite 4, Bamba, Mamba-2), whose passes dry runs count, in
+            seconds for each number of sequences; an engine's states it says. gpu: a `Gpu`, a name of the catalog, or a size as "24 GiB". context: tokens of a sequence
             when it ends. prompt: of these the prompt's; by default all but the last, the largest prefill.
         cache: `dynamic`, as transformers' `DynamicCache`: prefill and decode step are derived to the byte, for weights and cache in
             16 bits; `static`, as its `StaticCache`, with room for `context` tokens, so derived too (without `torch.compile`, which
@@ -234,7 +236,7 @@ def serve(
     if engine is not None:
         beside = {"prompt": prompt, "cache": cache, "weights": weights, "cache_dtype": cache_dtype, "page": page}
         return _by(engine, model, gpu, context, concurrency, beside | {"headroom": kept_free("serve", headroom)})
-    prompt = _check_tokens(model, context, prompt)
+    prompt = _check_tokens(model, context, prompt, isinstance(model, Hybrid) and cache != "paged")
     page = _check_kept(model, cache, weights, cache_dtype, page)
     headroom, gpu = kept_free("serve", headroom), find_gpu(gpu)
     _check_gpu(gpu, cache, weights=weights, cache_dtype=cache_dtype)
@@ -291,9 +293,14 @@ def _by(engine, model, gpu, context, concurrency, beside):
     return served(model, card, context, engine, concurrency)
 
 
-def _check_tokens(model, context, prompt):
-    """The tokens of a prompt. Raise ValueError where the context or the prompt is none that the model takes."""
+def _check_tokens(model, context, prompt, counts=False):
+    """The tokens of a prompt. Raise ValueError where the context or the prompt is none that the model takes, or that a dry run counts."""
     longest = 2**27 if isinstance(model, Hybrid) else model.positions or 2**27  # what a config says is no table's size
+    if counts and isinstance(context, int) and context > COUNTED:
+        raise ValueError(
+            f"serve.context: {context:,} of {model.name}, whose passes a dry run counts chunk by chunk; allowed: up to {COUNTED:,}, or "
+            "cache 'paged' or an engine"
+        )
     if isinstance(context, int) and not isinstance(context, bool) and context > longest:
         raise ValueError(
             f"serve.context: {context:,} is beyond the {longest:,} positions of {model.name}; allowed: 2 to {longest:,}"
@@ -309,6 +316,11 @@ def _check_kept(model, cache, weights, cache_dtype, page):
     checks.one_of("serve", "weights", weights, WEIGHTS)
     checks.one_of("serve", "cache_dtype", cache_dtype, CACHE_TYPES)
     checks.whole("serve", "page", page, 1, 2**16)
+    if isinstance(model, Hybrid) and not model.whole:
+        raise ValueError(
+            f"serve.model: a config of images and text, of which {model.name} alone is counted; allowed: its text_config, or an engine "
+            "with loaded=... or pages=..."
+        )
     if cache == "paged":
         if isinstance(model, Hybrid) and weights not in ("bf16", "fp16"):
             raise ValueError(
@@ -317,11 +329,6 @@ def _check_kept(model, cache, weights, cache_dtype, page):
         if not model.causal:
             raise ValueError(f"Model.causal: False of {model.name}, which does not generate; allowed: True")
         return page
-    if isinstance(model, Hybrid):
-        raise ValueError(
-            f"serve.cache: {cache!r} with {model.name}, whose passes are not derived; allowed: 'paged', which counts what stands, or an "
-            "engine. eb.dry_serve counts a prefill and decode steps"
-        )
     for name, value in (("weights", weights), ("cache_dtype", cache_dtype)):
         if value not in ("bf16", "fp16"):
             raise ValueError(
@@ -329,8 +336,21 @@ def _check_kept(model, cache, weights, cache_dtype, page):
             )
     if page != PAGE:
         raise ValueError(f"serve.page: {page!r} with cache {cache!r}; allowed: with cache 'paged'")
-    inference.check(model, cache == "static")
+    if isinstance(model, Hybrid):
+        _check_counted(model)
+    else:
+        inference.check(model, cache == "static")
     return 1
+
+
+def _check_counted(model):
+    """Raise ValueError for a hybrid whose passes are not counted as a GPU runs them."""
+    width = model.attention.head_width if model.attention else 8
+    if width % 8 or width > 256:
+        raise ValueError(
+            f"serve.cache: heads of {width} of {model.name} are padded by the kernel of attention; allowed: multiples of 8 up to 256, or "
+            "cache 'paged'"
+        )
 
 
 def _check_gpu(gpu, cache, **types):
@@ -356,6 +376,8 @@ def _moments(model, number, context, prompt, cache, weights, cache_dtype, page):
         held = number * cache_bytes(model, context, cache_dtype, page)
         parts = {"parameters": weight_bytes(model, weights), "cache": held}
         return [Moment("weights and pages", sum(parts.values()), parts)]
+    if isinstance(model, Hybrid):
+        return _counted(model, number, context, prompt, cache, weights)
     last, long = context - 1, model.window and context - 1 > prompt
     if cache == "static":
         prefill = inference.letters(model, number, prompt, room=context)
@@ -372,3 +394,21 @@ def _moments(model, number, context, prompt, cache, weights, cache_dtype, page):
 
     steps = [moment("decode", values) for values in decodes]
     return [moment("prefill", prefill), max(steps, key=lambda one: one.bytes)]
+
+
+def _counted(model, number, context, prompt, cache, weights):
+    """The largest moment of each kind of pass of a hybrid, by dry runs. Raises ImportError without PyTorch."""
+    from ..dryrun.inference import dry_serve
+
+    kept = {"dtype": weights, "room": context if cache == "static" else None, "rounding": ROUNDING}
+    prefill, decode = dry_serve(model.config, number, context - 1, 1, **kept)
+    if prompt < context - 1:
+        (prefill,) = dry_serve(model.config, number, prompt, 0, **kept)
+    stands = weight_bytes(model, weights)
+    found = (("prefill", prefill), ("decode", decode))
+    return [
+        Moment(
+            f"{name}, its largest moment", one.peak, {"parameters": stands, "cache and activations": one.peak - stands}
+        )
+        for name, one in found
+    ]

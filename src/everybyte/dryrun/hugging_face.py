@@ -202,6 +202,23 @@ def _decoder(model):
         return decoder(model)
 
 
+def is_config(model) -> bool:
+    """Whether it is a configuration of transformers'."""
+    transformers = sys.modules.get("transformers")  # whoever holds a config has imported it
+    return transformers is not None and isinstance(model, transformers.PretrainedConfig)
+
+
+def check_own(owner: str, config) -> None:
+    """Raise ValueError for a config whose code is not a language model's that generates, or that is deeper than a dry run makes."""
+    for depth in DEPTHS:
+        check_depth(f"{type(config).__name__}.{depth}", getattr(config, depth, None))
+    auto, made = _made_by(config)
+    if made is None or auto.__name__ != "AutoModelForCausalLM":
+        raise ValueError(
+            f"{owner}: a {type(config).__name__}; allowed: one whose code is a language model that generates"
+        )
+
+
 def weights(config) -> dict[str, int]:
     """Name -> numbers of each weight of a config's language model, which is made without data; of a shared one once."""
     for depth in DEPTHS:
