@@ -3,6 +3,8 @@
 import json
 
 import pytest
+import small_decoders as decoders
+from small_decoders import LIKE
 
 import everybyte as eb
 from everybyte.answers.serving import cache_bytes
@@ -10,7 +12,8 @@ from everybyte.catalog.hybrids import KINDS, hybrid
 from everybyte.command import main
 
 torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
-weights = pytest.importorskip("everybyte.dryrun.hugging_face").weights
+from everybyte.dryrun.configs import model_of  # noqa: E402
+from everybyte.dryrun.hugging_face import decoder_config, weights  # noqa: E402
 
 GIB = 2**30
 
@@ -218,6 +221,45 @@ def test_weights_in_an_engine():
         assert found.parts.get("rotary table", 0) == 2 * turning * asked.max_position_embeddings
 
 
+@pytest.mark.parametrize("kind", [kind for kind in LIKE if kind != "ministral"])  # which no model of the catalog is
+def test_a_decoders_config_is_read_back(kind):
+    """The config that a `Model` makes is read as that `Model`, in all that a pass or a cache is made of."""
+    for seed in range(3):
+        model = decoders.small(kind, seed)
+        asked = decoder_config(model)
+        read = model_of(asked)
+        unlike = {name for name, value in vars(model).items() if getattr(read, name) != value}
+        unlike -= {"name", "source", "code", "published"} | (
+            {"ffn_width"} if model.experts and not model.dense_layers else set()
+        )
+        assert not unlike - {"full_every"}
+        assert all(read.windowed(i) == model.windowed(i) for i in range(model.layers))
+    found = eb.serve(asked, "h200", 64, 3, cache="paged")
+    assert found.moments == eb.serve(model, "h200", 64, 3, cache="paged").moments
+
+
+def test_the_configs_that_transformers_makes_by_default():
+    counts = {
+        "llama": 6_738_415_616,
+        "gpt2": 124_439_808,
+        "mixtral": 46_702_792_704,
+        "deepseek_v3": 671_026_419_200,
+    }
+    for kind, count in counts.items():
+        assert model_of(config(kind)).parameters == count
+    found = eb.serve(config("llama"), "h100-80gb", 2048)
+    assert found.concurrency == eb.serve(eb.model("llama-2-7b"), "h100-80gb", 2048).concurrency
+
+
+LONG = {
+    "rope_type": "longrope",
+    "rope_theta": 1e4,
+    "short_factor": [1.0] * 48,
+    "long_factor": [1.0] * 48,
+    "original_max_position_embeddings": 4096,
+}
+
+
 def on(asked, gpu="h200", context=100, **engine):
     return lambda: eb.serve(asked, gpu, context, engine=eb.Engine(**engine))
 
@@ -233,7 +275,11 @@ def on(asked, gpu="h200", context=100, **engine):
         (lambda: eb.serve(config("qwen3_next", num_experts=4, num_hidden_layers=4), "h200", 512), "Qwen3NextConfig: its model does not generate"),
         (lambda: eb.dry_serve(config("bert"), 1, 8), "dry_serve.model: a BertConfig; allowed"),
         (lambda: eb.serve(NEXT, "h200", 8192, cache="paged", weights="fp8"), "serve.weights: 'fp8' with qwen3_next"),
-        (lambda: eb.serve(config("llama"), "h200", 512), "serve.model: a LlamaConfig, none of whose layers has a state"),
+        (lambda: eb.serve(config("falcon"), "h200", 512), "serve.model: a FalconConfig; allowed: DeepseekV3Config, "),
+        (lambda: eb.serve(config("llama", attention_bias=True), "h200", 512), "LlamaConfig.attention_bias: True is not derived; allowed: False"),
+        (lambda: eb.serve(config("llama", quantization_config={"quant_method": "fp8"}), "h200", 512), "LlamaConfig.quantization_config"),
+        (lambda: eb.serve(config("qwen3_moe", norm_topk_prob=False), "h200", 512), "Qwen3MoeConfig.norm_topk_prob: False"),
+        (lambda: eb.serve(config("phi3", rope_parameters=LONG), "h200", 512), "Phi3Config.rope_type: 'longrope'"),
         (lambda: eb.serve(config("lfm2", layer_types=["conv"] * 32), "h200", 512), "Lfm2Config.layer_types: states of 'lfm2' are not derived"),
         (lambda: eb.serve(config("mamba"), "h200", 512), "MambaConfig.layer_types: states of 'mamba' are not derived"),
         (lambda: eb.serve("qwen3-next", "h200", 512), "serve.model: 'qwen3-next'; allowed: a Model"),

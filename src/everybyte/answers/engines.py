@@ -86,7 +86,7 @@ class Engine:
         weights: their data type. cache: that of keys and values. tensor_parallel: GPUs that divide a copy.
         draft: a model that drafts: its weights and its layers' pages stand beside.
         states: (layers, bytes of one on a GPU) of layers with a state in place of keys (Mamba, gated delta nets), beside the model's own, which
-            are then those with attention alone; with `loaded` or `pages`. Attention's block grows until its page holds a state. Of a
+            are then those with attention alone; with `loaded` and `profile`, or `pages`. Attention's block grows until its page holds a state. Of a
             Hugging Face config `eb.serve` reads them.
         state_dtype: of recurrent states, `--mamba-ssm-cache-dtype`; auto: as vLLM has it by the config (0.10.2: the model's own type).
         state_pages: pages of a request in each layer with a state: 1, and 2 where prefixes are cached, `--mamba-cache-mode align`.

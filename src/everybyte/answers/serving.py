@@ -215,7 +215,7 @@ def serve(
     """How many sequences of so many tokens a GPU generates at once; or what `concurrency` of them take.
 
     Args:
-        model: a `Model` that generates; or a Hugging Face config of a hybrid, whose layers have a recurrent state in place of keys and values or
+        model: a `Model` that generates; or a Hugging Face config: of a decoder as the catalog's, or of a hybrid, whose layers have a recurrent state in place of keys and values or
             beside them (Qwen3-Next, Qwen3.5, Kimi Linear, Falcon-H1, Nemotron-H, Granite 4, Bamba, Mamba-2), whose passes dry runs count, in
             seconds for each number of sequences; an engine's states it says. gpu: a `Gpu`, a name of the catalog, or a size as "24 GiB". context: tokens of a sequence
             when it ends. prompt: of these the prompt's; by default all but the last, the largest prefill.
@@ -263,16 +263,15 @@ def _weights(config):
 
 
 def _subject(model):
-    """A `Model`, or the hybrid of a Hugging Face config. Raise ValueError for what is neither."""
+    """The `Model` or the hybrid of a Hugging Face config; a `Model` as it is. Raise ValueError for what is none of these."""
     if isinstance(model, Model) or not hasattr(model, "get_text_config"):
         checks.kind("serve", "model", model, Model)
         return model
     found = hybrid(model, _weights)
     if found is None:
-        raise ValueError(
-            f"serve.model: a {type(model).__name__}, none of whose layers has a state; allowed: a Model, or a config of a hybrid. "
-            "eb.Model says the dimensions of other decoders"
-        )
+        from ..dryrun.configs import model_of
+
+        return model_of(model)
     return found
 
 

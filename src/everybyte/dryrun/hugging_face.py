@@ -60,7 +60,7 @@ class Recipe:
         """The configuration with the dimensions of `model`, which trains without a cache. others: further arguments of it."""
         activation = self.gelu_tanh if model.activation == "gelu_tanh" else model.activation
         values = vars(model) | {"window": model.window or None, "activation": activation}
-        usual = {theirs: ours for theirs, ours in _USUAL.items() if ours not in self.names.values()}
+        usual = {theirs: ours for theirs, ours in USUAL.items() if ours not in self.names.values()}
         sizes = {theirs: values[ours] for theirs, ours in (usual | self.names).items()}
         more = _MORE[self.more](model) if self.more else {}
         said = {"use_cache": False} | others | sizes | self.fixed | more
@@ -100,7 +100,7 @@ _MORE = {
     "partly rotary": _partly_rotary, "latent": _latent, "switched": _switched, "by layers": _by_layers, "without rope": _without_rope,
 }  # fmt: skip
 _SAID = files.toml(__package__, "recipes.toml")
-_USUAL = _SAID["usual"]
+USUAL = _SAID["usual"]
 TRAINED, DECODERS = ({name: Recipe(**row) for name, row in _SAID[table].items()} for table in ("trained", "decoders"))
 
 
@@ -115,7 +115,7 @@ def recipe(model: Model) -> Recipe:
         like = catalog_model(found.like)
         if bool(getattr(model, telling)) != bool(getattr(like, telling)):
             continue
-        open_fields = {"name", "published", "source", "code", *_USUAL.values(), *found.names.values(), *found.free}
+        open_fields = {"name", "published", "source", "code", *USUAL.values(), *found.names.values(), *found.free}
         others = (f.name for f in fields(Model) if f.name not in open_fields)
         strange = next((f for f in others if getattr(model, f) != getattr(like, f)), None)
         if strange is None:
@@ -132,7 +132,7 @@ def config_of(model: Model):
     Raises:
         ValueError: where transformers is not installed, or the architecture is not known.
     """
-    if model.code == "transformers" and (kind := _decoder(model)) in DECODERS:
+    if model.code == "transformers" and (kind := decoder_of(model)) in DECODERS:
         return _decoding("dry_run.model", kind, model)
     found = recipe(model)
     try:
@@ -149,7 +149,7 @@ def decoder_config(model: Model):
     """The configuration with which Hugging Face's code generates. Raises ValueError as `config_of`, and where the model does not."""
     if not model.causal:
         raise ValueError(f"Model.causal: False of {model.name}, which does not generate; allowed: True")
-    kind = _decoder(model)
+    kind = decoder_of(model)
     return _decoding("dry_serve.model", kind, model) if kind in DECODERS else config_of(model)
 
 
@@ -196,10 +196,11 @@ def _decoding(owner, kind, model):
     return DECODERS[kind].of(model, bos_token_id=None, eos_token_id=None)
 
 
-def _decoder(model):
+def decoder_of(model: Model) -> str | None:
     """Which decoder a model is; None where it is another architecture."""
     with suppress(ValueError):
         return decoder(model)
+    return None
 
 
 def is_config(model) -> bool:
