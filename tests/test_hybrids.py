@@ -129,12 +129,13 @@ OWN = {
         "layers_block_type": ["linear_attention", "full_attention", "mlp", "linear_attention"], "head_dim": 16, "mamba_num_heads": 8, "mamba_head_dim": 16,
         "ssm_state_size": 24, "n_groups": 2, "intermediate_size": 32,
     },
+    "mamba": {"num_hidden_layers": 2, "state_size": 16}, "falcon_mamba": {"num_hidden_layers": 2, "state_size": 16},
     "mamba2": {"num_hidden_layers": 2, "num_heads": 8, "head_dim": 16, "state_size": 24, "n_groups": 2},
 }  # fmt: skip
 
 
 def small(kind):
-    but = ("num_attention_heads", "num_key_value_heads") if kind == "mamba2" else ()
+    but = ("num_attention_heads", "num_key_value_heads") if "mamba" in kind else ()
     return config(kind, **{name: size for name, size in USUAL.items() if name not in but} | OWN[kind])
 
 
@@ -149,7 +150,7 @@ def test_what_transformers_caches_hold(kind):
     with torch.device("meta"), torch.no_grad():
         model = transformers.AutoModelForCausalLM.from_config(asked, dtype=torch.bfloat16).eval()
         cache = transformers.DynamicCache(config=asked)
-        name = "cache_params" if kind == "mamba2" else "past_key_values"
+        name = "cache_params" if "mamba" in kind else "past_key_values"
         model(torch.zeros(3, 70, dtype=torch.int64), use_cache=True, **{name: cache})
     held = [x for layer in cache.layers for x in (getattr(layer, "keys", None), getattr(layer, "values", None))]
     for layer in cache.layers:
@@ -164,6 +165,9 @@ def test_what_transformers_caches_hold(kind):
         "state_rows": states.rows,
         "state_columns": states.columns,
     }
+    if not states.groups:
+        assert states.held() == 4 * 128 * 16 + 2 * 4 * 128
+        return
     assert states.held() == eb.formula("state.held")(batch=1, weight_bytes=2, convolved=states.convolved, **sizes)
 
 
@@ -273,6 +277,8 @@ def on(asked, gpu="h200", context=100, **engine):
         (lambda: eb.serve(transformers.Qwen3_5Config(), "h200", 8192, cache="paged"), "serve.model: a config of images and text"),
         (lambda: eb.serve(config("qwen3_next", head_dim=44), "h200", 512), "serve.cache: heads of 44 of qwen3_next"),
         (lambda: eb.serve(config("qwen3_next", num_experts=4, num_hidden_layers=4), "h200", 512), "Qwen3NextConfig: its model does not generate"),
+        (lambda: eb.serve(config("mamba"), "h200", 2049), "serve.context: 2,049 of mamba, .* up to 2,048"),
+        (lambda: eb.serve(config("granitemoehybrid"), "h200", 64), "GraniteMoeHybridConfig: its model does not generate"),
         (lambda: eb.dry_serve(config("bert"), 1, 8), "dry_serve.model: a BertConfig; allowed"),
         (lambda: eb.serve(NEXT, "h200", 8192, cache="paged", weights="fp8"), "serve.weights: 'fp8' with qwen3_next"),
         (lambda: eb.serve(config("falcon"), "h200", 512), "serve.model: a FalconConfig; allowed: DeepseekV3Config, "),
@@ -281,7 +287,7 @@ def on(asked, gpu="h200", context=100, **engine):
         (lambda: eb.serve(config("qwen3_moe", norm_topk_prob=False), "h200", 512), "Qwen3MoeConfig.norm_topk_prob: False"),
         (lambda: eb.serve(config("phi3", rope_parameters=LONG), "h200", 512), "Phi3Config.rope_type: 'longrope'"),
         (lambda: eb.serve(config("lfm2", layer_types=["conv"] * 32), "h200", 512), "Lfm2Config.layer_types: states of 'lfm2' are not derived"),
-        (lambda: eb.serve(config("mamba"), "h200", 512), "MambaConfig.layer_types: states of 'mamba' are not derived"),
+        (lambda: eb.serve(config("lfm2", layer_types=["conv"] * 32), "h200", 512, cache="paged"), "Lfm2Config.layer_types: .* 'lfm2'"),
         (lambda: eb.serve("qwen3-next", "h200", 512), "serve.model: 'qwen3-next'; allowed: a Model"),
         (lambda: eb.serve(config("qwen3_5_text", mamba_ssm_dtype="fp8"), "h200", 512), "Qwen3_5TextConfig.mamba_ssm_dtype: 'fp8'"),
         (on(NEXT, name="sglang"), "Engine.name: 'sglang' with qwen3_next"),

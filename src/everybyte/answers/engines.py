@@ -86,8 +86,8 @@ class Engine:
         weights: their data type. cache: that of keys and values. tensor_parallel: GPUs that divide a copy.
         draft: a model that drafts: its weights and its layers' pages stand beside.
         states: (layers, bytes of one on a GPU) of layers with a state in place of keys (Mamba, gated delta nets), beside the model's own, which
-            are then those with attention alone; with `loaded` and `profile`, or `pages`. Attention's block grows until its page holds a state. Of a
-            Hugging Face config `eb.serve` reads them.
+            are then those with attention alone; with `loaded` and `profile`, or `pages`. Attention's block grows until its page holds a
+            state. Of a Hugging Face config `eb.serve` reads them.
         state_dtype: of recurrent states, `--mamba-ssm-cache-dtype`; auto: as vLLM has it by the config (0.10.2: the model's own type).
         state_pages: pages of a request in each layer with a state: 1, and 2 where prefixes are cached, `--mamba-cache-mode align`.
         loaded: bytes of weights on each GPU, where the log is to be believed. profile: the peak of its run. outside: what it took
@@ -275,7 +275,8 @@ class EngineServing(Shown):
     """What an engine decides on a GPU.
 
     Attributes:
-        model, gpu, engine: as asked, with the engine's own numbers; of a hybrid its layers with attention. context: `max_model_len`. concurrency: as asked, or None.
+        model, gpu, engine: as asked, with the engine's own numbers; of a hybrid its layers with attention.
+        context: `max_model_len`. concurrency: as asked, or None.
         requested: bytes that it may use. parts: what it takes of these before pages. pages: bytes for them; negative where nothing is left.
         pool: how these are laid out. hybrid: what a config said; None for a `Model`.
     """

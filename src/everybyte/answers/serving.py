@@ -25,8 +25,11 @@ CACHE_TYPES = {"bf16": 2, "fp16": 2, "fp8": 1, "int8": 1}
 #: How weights are kept: in 16 bits, or the linear layers of the blocks in fewer; fp8: experts' matrices
 #: too, with a scale a block of 128 by 128, as DeepSeek-V3; nf4: as bitsandbytes does with double quantization.
 WEIGHTS = ("bf16", "fp16", *PACKED)
-#: Sequences at once, at most; and tokens of one whose passes a dry run counts, in 20 seconds for each number of sequences.
-MOST, COUNTED = 2**20, 2**16
+#: Sequences at once, at most.
+MOST = 2**20
+#: Tokens of a hybrid whose passes a dry run counts, at most two minutes for each number of sequences: its torch code takes a prompt by
+#: chunks, Mamba's by tokens.
+COUNTED, BY_TOKENS = 2**16, {"mamba": 2**11, "falcon_mamba": 2**11}
 
 
 def cache_bytes(model: Model | Hybrid, tokens: int, dtype: str = "bf16", page: int = 1) -> int:
@@ -51,11 +54,9 @@ def cache_bytes(model: Model | Hybrid, tokens: int, dtype: str = "bf16", page: i
 def weight_bytes(model: Model | Hybrid, dtype: str = "bf16") -> int:
     """Bytes of a model's weights as they are served: in one of `WEIGHTS`."""
     checks.one_of("serve", "weights", dtype, WEIGHTS)
-    return (
-        packed(model, dtype)
-        if isinstance(model, Model) and dtype not in DTYPE_BYTES
-        else model.parameters * DTYPE_BYTES[dtype]
-    )
+    if isinstance(model, Model) and dtype not in DTYPE_BYTES:
+        return packed(model, dtype)
+    return model.parameters * DTYPE_BYTES[dtype]
 
 
 @dataclass(frozen=True)
@@ -215,10 +216,12 @@ def serve(
     """How many sequences of so many tokens a GPU generates at once; or what `concurrency` of them take.
 
     Args:
-        model: a `Model` that generates; or a Hugging Face config: of a decoder as the catalog's, or of a hybrid, whose layers have a recurrent state in place of keys and values or
-            beside them (Qwen3-Next, Qwen3.5, Kimi Linear, Falcon-H1, Nemotron-H, Granite 4, Bamba, Mamba-2), whose passes dry runs count, in
-            seconds for each number of sequences; an engine's states it says. gpu: a `Gpu`, a name of the catalog, or a size as "24 GiB". context: tokens of a sequence
-            when it ends. prompt: of these the prompt's; by default all but the last, the largest prefill.
+        model: a `Model` that generates; or a Hugging Face config: of a decoder as the catalog's, which is read as a `Model`, or of a
+            hybrid, whose layers have a recurrent state in place of keys and values or beside them (Qwen3-Next, Qwen3.5, Kimi Linear,
+            Falcon-H1, Nemotron-H, Granite 4, Bamba), or of a Mamba, which has these alone. A hybrid's passes are counted by dry runs, in seconds for each number of
+            sequences; with an engine its states are as vLLM has them.
+        gpu: a `Gpu`, a name of the catalog, or a size as "24 GiB". context: tokens of a sequence when it ends. prompt: of these the
+            prompt's; by default all but the last, the largest prefill.
         cache: `dynamic`, as transformers' `DynamicCache`: prefill and decode step are derived to the byte, for weights and cache in
             16 bits; `static`, as its `StaticCache`, with room for `context` tokens, so derived too (without `torch.compile`, which
             `generate` asks for with it on CUDA); `paged`: what stands, weights and whole pages, for any data types.
@@ -295,9 +298,9 @@ def _by(engine, model, gpu, context, concurrency, beside):
 def _check_tokens(model, context, prompt, counts=False):
     """The tokens of a prompt. Raise ValueError where the context or the prompt is none that the model takes, or that a dry run counts."""
     longest = 2**27 if isinstance(model, Hybrid) else model.positions or 2**27  # what a config says is no table's size
-    if counts and isinstance(context, int) and context > COUNTED:
+    if counts and isinstance(context, int) and context > (allowed := BY_TOKENS.get(model.kind, COUNTED)):
         raise ValueError(
-            f"serve.context: {context:,} of {model.name}, whose passes a dry run counts chunk by chunk; allowed: up to {COUNTED:,}, or "
+            f"serve.context: {context:,} of {model.name}, whose passes a dry run counts piece by piece; allowed: up to {allowed:,}, or "
             "cache 'paged' or an engine"
         )
     if isinstance(context, int) and not isinstance(context, bool) and context > longest:

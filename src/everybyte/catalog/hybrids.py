@@ -34,10 +34,13 @@ _MAMBA2 = {
     "rows": "state_size",
     "convolved": "conv_kernel",
 }
-#: transformers' `model_type` -> the names of its states' dimensions.
-KINDS = {
+#: Mamba's first has a state a channel, and nothing else in the convolution.
+_MAMBA1 = {"heads": "intermediate_size", "columns": 1, "groups": 0, "rows": "state_size", "convolved": "conv_kernel"}
+#: transformers' `model_type` -> the names of its states' dimensions, or what they always are.
+KINDS: dict[str, dict[str, Any]] = {
     "qwen3_next": _DELTA, "qwen3_5_text": _DELTA, "qwen3_5_moe_text": _DELTA, "kimi_linear": _KIMI,
     "falcon_h1": _MAMBA, "bamba": _MAMBA, "granitemoehybrid": _MAMBA, "nemotron_h": _NEMOTRON, "mamba2": _MAMBA2,
+    "mamba": _MAMBA1, "falcon_mamba": _MAMBA1,
 }  # fmt: skip
 #: Kinds whose groups are Mamba-2's: an engine repeats a single one on each GPU.
 _GROUPED = ("falcon_h1", "bamba", "granitemoehybrid", "nemotron_h", "mamba2")
@@ -65,8 +68,8 @@ class States:
     """Layers with a recurrent state, all alike.
 
     Attributes:
-        layers: how many. heads, rows, columns: of the state of one, a matrix a head. groups: heads of what is `rows` wide beside: keys
-            and queries of a delta net, B and C of Mamba-2. convolved: tokens that the short convolution sees.
+        layers: how many. heads, rows, columns: of the state of one, a matrix a head. groups: heads of what is `rows` wide beside in the
+            convolution: keys and queries of a delta net, B and C of Mamba-2; 0 of Mamba. convolved: tokens that the short convolution sees.
         grouped: whether one group is repeated on each GPU, as Mamba-2's is.
     """
 
@@ -193,7 +196,7 @@ def hybrid(config, count: Callable[[Any], dict[str, int]]) -> Hybrid | None:
             f"{owner}: {strange!r} is not derived; allowed: {', '.join(dict.fromkeys(_STATE + _KEYS + _NEITHER))}"
         )
     name = (getattr(text, "name_or_path", "") or getattr(config, "name_or_path", "") or kind).rpartition("/")[2]
-    sizes = {field: _size(text, theirs) for field, theirs in KINDS[kind].items()}
+    sizes = {field: theirs if isinstance(theirs, int) else _size(text, theirs) for field, theirs in KINDS[kind].items()}
     states = States(sum(one in _STATE for one in types), **sizes, grouped=kind in _GROUPED)
     said = str(getattr(text, _SAID.get(kind, ""), None) or "").removeprefix("torch.") if kind in _SAID else ""
     if said and said not in _TYPES:

@@ -5,6 +5,7 @@ Nothing is downloaded: a config is dimensions, and the weights are random, here 
 
 import copy
 import sys
+import traceback
 from collections.abc import Callable
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, fields
@@ -207,6 +208,12 @@ def is_config(model) -> bool:
     """Whether it is a configuration of transformers'."""
     transformers = sys.modules.get("transformers")  # whoever holds a config has imported it
     return transformers is not None and isinstance(model, transformers.PretrainedConfig)
+
+
+def ours(error: Exception) -> bool:
+    """Whether this package raised the error, so that it names what is wrong."""
+    *_, last = traceback.walk_tb(error.__traceback__)
+    return isinstance(error, ValueError) and last[0].f_globals.get("__name__", "").startswith(__package__.split(".")[0])
 
 
 def check_own(owner: str, config) -> None:

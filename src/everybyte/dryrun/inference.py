@@ -14,7 +14,7 @@ from ..common import checks
 from ..reference.adapters import base_parameters, package
 from .autocast import autocast_as_on_cuda
 from .cuda import Kernels
-from .hugging_face import as_on_cuda, check_own, decoder_config, is_config, kernel, named_difference
+from .hugging_face import as_on_cuda, check_own, decoder_config, is_config, kernel, named_difference, ours
 from .trace import reading
 from .tracker import Tracker
 
@@ -74,8 +74,8 @@ def dry_serve(
     config._attn_implementation = kernel(config)
     try:
         return _served(config, model, batch, prompt, steps, dtype, room, rounding)
-    except (ArithmeticError, AssertionError, AttributeError, LookupError, RuntimeError, TypeError) as error:
-        if not own:
+    except (ArithmeticError, AssertionError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
+        if not own or ours(error):
             raise
         said = (str(error) or type(error).__name__).splitlines()[0]
         raise ValueError(

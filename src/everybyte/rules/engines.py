@@ -60,13 +60,8 @@ SERVED = table(
 )  # fmt: skip
 #: An engine with a model of the catalog, none of whose layers has a state that it says.
 STATELESS = table(
-    Rule(
-        "Engine.state_dtype",
-        lambda e, m: e.state_dtype != "auto",
-        "with {m.name}, whose states no configuration says",
-        "'auto'",
-    ),
-)
+    Rule("Engine.state_dtype", lambda e, m: e.state_dtype != "auto", "with {m.name}, whose states no configuration says", "'auto'"),
+)  # fmt: skip
 #: An engine with a hybrid, which its configuration says.
 HYBRID = table(
     Rule("Engine.name", lambda e, h: e.name == "sglang", "with {m.name}, whose layers have a state: its pools for these are not derived", "'vllm'"),
