@@ -171,7 +171,7 @@ def test_where_the_mlp_is_widest_in_the_profile_run():
         (lambda: eb.serve(eb.model("gpt-oss-20b"), "h200", 512, engine=eb.Engine(name="sglang")), "Model.window: 128 with sglang"),
         (lambda: eb.Engine(states=3), "Engine.states: 3; allowed: "),
         (lambda: eb.serve(LLAMA, "h200", 512, engine=eb.Engine(states=(3, 9))), "Engine.states: .* without the bytes of its weights"),
-        (lambda: eb.serve(eb.model("gpt-oss-20b"), "h200", 512, engine=eb.Engine(pages=1, states=(3, 9))), "Engine.states: .* windows or latents"),
+        (lambda: eb.serve(eb.model("gpt-oss-20b"), "h200", 512, engine=eb.Engine(pages=1, states=(3, 9))), "Engine.states: .* a draft or windows"),
         (lambda: eb.Engine.read("tokens=4"), "Engine.field: 'tokens' is unknown"),
     ],
 )  # fmt: skip

@@ -64,7 +64,7 @@ MAY = {
     "answers.throughput": STATED,
     "answers.engines": STATED,
     "answers.colocated": STATED,
-    "answers.serving": STATED | {"theory", "answers.engines", "answers.headroom"},
+    "answers.serving": STATED | {"theory", "dryrun", "answers.engines", "answers.headroom"},
     "answers.fit": BUDGET | {"derivation", "answers.headroom", "answers.plan"},
     "answers.own": STATED | PLANNING | {"theory.budget", "derivation", "deriving", "allocator"},
     "answers.alignment": STATED
@@ -94,7 +94,7 @@ MAY = {
     "draw": BUDGET,
     "explore": DRAW
     | PLANNING
-    | {"derivation", "dryrun", "evidence", "answers.alignment", "answers.engines", "answers.serving"},
+    | {"derivation", "dryrun", "evidence", "answers.alignment", "answers.diagnosis", "answers.engines", "answers.serving"},
     "teach": DRAW
     | PLANNING
     | {"derivation", "dryrun", "evidence", "published", "answers.engines", "answers.serving", "answers.diagnosis"},

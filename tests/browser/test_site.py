@@ -85,11 +85,11 @@ def test_home_and_the_interview_room_can_be_used_by_everybody(page, site, scheme
         for name in ("index", "interview"):
             page.goto((site / f"{name}.html").as_uri())
             page.wait_for_timeout(500)
-            assert page.errors == []
             assert page.evaluate("document.documentElement.scrollWidth <= innerWidth + 1"), (name, width)
             screenshot(page, f"site-{name}-{scheme}-{width}")
             assert serious(page, ["body"]) == [], (name, scheme, width)
-            page.errors.clear()  # of what axe asks for, which a page from disk may not
+    axes = ("XMLHttpRequest", "net::ERR_FAILED")  # axe reads the styles' files, which a page from disk may not
+    assert [error for error in page.errors if not any(words in error for words in axes)] == []
 
 
 def test_far_lines_are_not_painted_and_a_link_to_a_heading_finds_it(page, site):

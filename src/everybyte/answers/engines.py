@@ -17,11 +17,12 @@ from typing import Literal, final, get_args
 from .. import units
 from ..ask.choices import DTYPE_BYTES
 from ..catalog import Gpu, Model
+from ..catalog.hybrids import STATE_TYPES, Hybrid
 from ..catalog.outside import context as cuda_context
 from ..catalog.weights import PACKED, packed, summed
 from ..common import checks
 from ..common.tables import Shown, Table, sized
-from ..rules import ENGINE, SERVED, check
+from ..rules import ENGINE, HYBRID, SERVED, STATELESS, check
 
 Name = Literal["vllm", "sglang"]
 #: Bytes of a number in an engine's cache.
@@ -37,8 +38,9 @@ PADDED = 64
 #: What a start of vLLM 0.11 takes outside PyTorch, by GPUs of the engine: of one, and of more with NCCL. Source: llm-d/llm-d-benchmark,
 #: config_explorer/empirical-vllm-memory-results.md: 0.13 to 0.14 GiB, and 0.54 to 0.55 GiB of two. CUDA's context was there before.
 OUTSIDE = (round(0.13 * 2**30), round(0.55 * 2**30))
-#: Tokens that a block is a multiple of, where it grows to hold a state. Source: vLLM 0.10.2, `model_executor/models/config.py`.
-ALIGNED = 16
+#: Tokens that a block is a multiple of, where it grows to hold a state: of keys and values, and of a latent. Source: vLLM 0.11,
+#: `model_executor/models/config.py`, `HybridAttentionMambaModelConfig`.
+ALIGNED, LATENT_ALIGNED = 16, 64
 #: Ends of the names of weights that are whole on each GPU, beside norms and routers: what compresses to a latent is.
 _WHOLE = ("out.bias", "down.bias", "query_down.weight", "latent_down.weight")
 #: A group has the most layers of a kind, not the least, where these are fewer than so many times those.
@@ -47,21 +49,23 @@ ALIKE = Fraction(5, 4)
 
 @dataclass(frozen=True)
 class Kind:
-    """Layers of one kind: `full`, `sliding`, `chunked`, `latent`, or `state`, of which a request has one page however long it is.
+    """Layers of one kind: `full`, `sliding`, `chunked`, `latent`, or `state`, of which a request has as many pages however long it is.
 
     Attributes:
-        layers: how many. token: bytes that one token leaves in one of them, on one GPU. window: in tokens; 0 for none.
+        layers: how many. token: bytes that one token leaves in one of them, on one GPU. window: in tokens; 0 for none. each: pages of
+            a request in a layer with a state.
     """
 
     name: str
     layers: int
     token: int
     window: int = 0
+    each: int = 1
 
     def pages(self, context: int, batched: int, block: int) -> int:
         """Pages that a request of so many tokens has at most in one layer: of a window, what a step of `batched` tokens may see."""
         if self.name == "state":
-            return 1
+            return self.each
         if self.name == "sliding":
             return -(-min(self.window - 1 + batched, context) // block) + 1
         seen = min(self.window + batched, context) if self.name == "chunked" else context
@@ -82,7 +86,10 @@ class Engine:
         weights: their data type. cache: that of keys and values. tensor_parallel: GPUs that divide a copy.
         draft: a model that drafts: its weights and its layers' pages stand beside.
         states: (layers, bytes of one on a GPU) of layers with a state in place of keys (Mamba, gated delta nets), beside the model's own, which
-            are then those with attention alone; with `loaded` or `pages`. Attention's block grows until its page holds a state.
+            are then those with attention alone; with `loaded` and `profile`, or `pages`. Attention's block grows until its page holds a
+            state. Of a Hugging Face config `eb.serve` reads them.
+        state_dtype: of recurrent states, `--mamba-ssm-cache-dtype`; auto: as vLLM has it by the config (0.10.2: the model's own type).
+        state_pages: pages of a request in each layer with a state: 1, and 2 where prefixes are cached, `--mamba-cache-mode align`.
         loaded: bytes of weights on each GPU, where the log is to be believed. profile: the peak of its run. outside: what it took
             outside PyTorch. graphs: what captured CUDA graphs take; release 0.11 does not count them, so they stand in the rest.
         pages: bytes for pages, `--kv-cache-memory-bytes` or the log's "Available KV cache memory"; the rest is then not asked.
@@ -101,6 +108,8 @@ class Engine:
     tensor_parallel: int = 1
     draft: Model | None = None
     states: tuple[int, int] | None = None
+    state_dtype: str = "auto"
+    state_pages: int = 1
     loaded: int | None = None
     profile: int | None = None
     outside: int | None = None
@@ -111,13 +120,14 @@ class Engine:
         checks.one_of("Engine", "name", self.name, get_args(Name))
         checks.one_of("Engine", "weights", self.weights, KEPT)
         checks.one_of("Engine", "cache", self.cache, CACHED)
+        checks.one_of("Engine", "state_dtype", self.state_dtype, ("auto", *STATE_TYPES))
         checks.probability("Engine", "utilization", self.utilization, one=True)
         if not self.utilization:
             raise ValueError(f"Engine.utilization: {self.utilization!r}; allowed: more than 0, up to 1")
         for name in ("loaded", "profile", "outside", "graphs", "pages"):
             self._size(name)
-        for name in ("batched", "sequences", "block", "tensor_parallel"):
-            checks.whole("Engine", name, getattr(self, name), int(name == "tensor_parallel"), 2**27)
+        for name in ("batched", "sequences", "block", "tensor_parallel", "state_pages"):
+            checks.whole("Engine", name, getattr(self, name), int(name in ("tensor_parallel", "state_pages")), 2**27)
         if self.draft is not None:
             checks.kind("Engine", "draft", self.draft, Model)
         if self.states is not None:
@@ -201,14 +211,20 @@ class Engine:
             found.append(Kind("chunked" if one.chunked else "sliding", near, token, one.window))
         return [kind for kind in found if kind.layers]
 
+    def grown(self, model: Model) -> int:
+        """Tokens of the least block of attention whose page holds a state; 0 without states."""
+        if self.states is None:
+            return 0
+        aligned = LATENT_ALIGNED if model.latent else ALIGNED
+        return -(-self.states[1] // (self.kinds(model)[0].token * aligned)) * aligned
+
     def pool(self, model: Model) -> "Pool":
         """How pages are laid out. Raises ValueError where it is not derived, naming the field."""
         check(SERVED, self, model)
         kinds, block = self.kinds(model), self.block
         if self.states is not None:
-            layers, size = self.states
-            block = -(-size // (kinds[0].token * ALIGNED)) * ALIGNED
-            kinds = [*kinds, Kind("state", layers, kinds[0].token)]
+            block = max(block, self.grown(model))
+            kinds = [*kinds, Kind("state", self.states[0], kinds[0].token, each=self.state_pages)]
         if len({(kind.name, kind.window) for kind in kinds}) == 1:
             return Pool((kinds[0],), sum(k.layers * k.token for k in kinds) * block, block)
         counts = [kind.layers for kind in kinds]
@@ -259,9 +275,10 @@ class EngineServing(Shown):
     """What an engine decides on a GPU.
 
     Attributes:
-        model, gpu, engine: as asked, with the engine's own numbers. context: `max_model_len`. concurrency: as asked, or None.
+        model, gpu, engine: as asked, with the engine's own numbers; of a hybrid its layers with attention.
+        context: `max_model_len`. concurrency: as asked, or None.
         requested: bytes that it may use. parts: what it takes of these before pages. pages: bytes for them; negative where nothing is left.
-        pool: how these are laid out.
+        pool: how these are laid out. hybrid: what a config said; None for a `Model`.
     """
 
     model: Model
@@ -273,6 +290,7 @@ class EngineServing(Shown):
     parts: Mapping[str, int] = field(compare=False)
     pages: int
     pool: Pool
+    hybrid: Hybrid | None = None
 
     @property
     def blocks(self) -> int:
@@ -362,6 +380,7 @@ class EngineServing(Shown):
             said.append(
                 "Not in it, but in what the engine leaves of the GPU: CUDA's context, captured graphs, other processes."
             )
+        said += self._states()
         if "the widest layer" in self.parts:
             said.append("The profile run is an eager pass; a compiled one may take less.")
         heads = self.model.kv_heads
@@ -371,11 +390,22 @@ class EngineServing(Shown):
             said.append(f"{self.engine.tensor_parallel // heads} GPUs hold the same key and value head.")
         return said
 
+    def _states(self):
+        """What is said of a hybrid's states."""
+        if self.hybrid and self.engine.states:
+            layers, size = self.engine.states
+            yield (
+                f"{layers} of {self.hybrid.layers} layers have a state of {size:,} B on each GPU, recurrent in {self.engine.state_dtype}; "
+                f"a page of {self.pool.block} tokens holds it."
+            )
+            if self.context > self.hybrid.positions:
+                yield f"The config has {self.hybrid.positions:,} positions: vLLM takes more with VLLM_ALLOW_LONG_MAX_MODEL_LEN=1."
+
     def as_dict(self) -> dict:
         """As JSON holds it: whole bytes."""
         engine = asdict(self.engine) | {"draft": self.engine.draft.name if self.engine.draft else None}
         return {
-            "model": {"name": self.model.name, "parameters": int(self.model.parameters)},
+            "model": {"name": self.model.name, "parameters": int((self.hybrid or self.model).parameters)},
             "gpu": {"name": self.gpu.name, "memory": self.gpu.memory},
             "engine": engine, "context": self.context, "concurrency": self.concurrency, "fits": self.fits,
             "requested": self.requested, "parts": dict(self.parts), "pages": self.pages, "block": self.pool.bytes,
@@ -384,22 +414,57 @@ class EngineServing(Shown):
         }  # fmt: skip
 
 
-def served(model: Model, gpu: Gpu, context: int, engine: Engine, concurrency: int | None = None) -> EngineServing:
+def _of(hybrid: Hybrid, engine: Engine) -> tuple[Model, Engine, dict[str, int]]:
+    """(A hybrid's layers with attention, the engine with its states and weights, these by part). Raises ValueError, naming the field."""
+    check(HYBRID, engine, hybrid)
+    if hybrid.attention is None:
+        raise ValueError(
+            f"serve.model: {hybrid.name} has no layers with attention; allowed with an engine: a model that has some"
+        )
+    own = "fp16" if engine.weights == "fp16" else "bf16"
+    dtype = hybrid.dtype or own if engine.state_dtype == "auto" else engine.state_dtype
+    states = hybrid.states.layers, hybrid.states.page(engine.tensor_parallel, dtype)
+    stands = hybrid.standing(engine.tensor_parallel, PADDED) if engine.loaded is None and engine.pages is None else {}
+    engine = replace(engine, states=states, state_dtype=dtype, loaded=sum(stands.values()) or engine.loaded)
+    return hybrid.attention, engine, stands
+
+
+def _check_block(engine, model, gpu):
+    """Raise ValueError for a block that holds no state, or where what a block is a multiple of is not known."""
+    least = engine.grown(model)
+    if 0 < engine.block < least:
+        raise ValueError(f"Engine.block: {engine.block} holds no state of {model.name}; allowed: 0, or {least} or more")
+    if least and not engine.block and gpu.capability.startswith("10.") and (model.latent or model.head_width == 256):
+        raise ValueError(
+            f"Engine.block: 0 on {gpu.name}, where releases of vLLM differ in what a block of {model.name} is a multiple of; allowed: "
+            "that of the log's 'Setting attention block size to ... tokens'"
+        )
+
+
+def served(
+    model: Model | Hybrid, gpu: Gpu, context: int, engine: Engine, concurrency: int | None = None
+) -> EngineServing:
     """What that engine decides on that GPU for requests of up to `context` tokens. Raises ValueError, naming the field."""
+    hybrid = model if isinstance(model, Hybrid) else None
+    attends, engine, stands = _of(model, engine) if isinstance(model, Hybrid) else (model, engine, {})
+    if hybrid is None:
+        check(STATELESS, engine, attends)
+    check(SERVED, engine, attends)
+    _check_block(engine, attends, gpu)
     engine = engine.on(gpu)
-    pool = engine.pool(model)
+    pool = engine.pool(attends)
     usable, parts = gpu.memory, dict[str, int]()
     if engine.name == "sglang":  # a fraction of what is free before; the rest is for activations and graphs
         usable -= cuda_context(gpu).most
     requested = int(usable * Fraction(str(engine.utilization)))
     if engine.pages is None:
-        parts |= engine.standing(model)
+        parts |= stands or engine.standing(attends)
         if engine.name == "vllm":
             parts |= (
-                engine.profiled(model, gpu)
+                engine.profiled(attends, gpu)
                 if engine.profile is None
                 else {"the profile run, as stated": engine.profile}
             )
             parts["outside PyTorch"] = OUTSIDE[engine.tensor_parallel > 1] if engine.outside is None else engine.outside
     pages = requested - sum(parts.values()) if engine.pages is None else engine.pages
-    return EngineServing(model, gpu, engine, context, concurrency, requested, parts, pages, pool)
+    return EngineServing(attends, gpu, engine, context, concurrency, requested, parts, pages, pool, hybrid)

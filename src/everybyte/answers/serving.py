@@ -7,6 +7,8 @@ from typing import Literal
 
 from ..ask.choices import DTYPE_BYTES
 from ..catalog import Gpu, Model
+from ..catalog.configs import from_config
+from ..catalog.hybrids import Hybrid, hybrid
 from ..catalog.weights import PACKED, packed
 from ..common import checks
 from ..common.search import most
@@ -26,27 +28,36 @@ CACHE_TYPES = {"bf16": 2, "fp16": 2, "fp8": 1, "int8": 1}
 WEIGHTS = ("bf16", "fp16", *PACKED)
 #: Sequences at once, at most.
 MOST = 2**20
+#: Tokens of a hybrid whose passes a dry run counts, at most two minutes for each number of sequences: its torch code takes a prompt by
+#: chunks, Mamba's by tokens.
+COUNTED, BY_TOKENS = 2**16, {"mamba": 2**11, "falcon_mamba": 2**11}
 
 
-def cache_bytes(model: Model, tokens: int, dtype: str = "bf16", page: int = 1) -> int:
+def cache_bytes(model: Model | Hybrid, tokens: int, dtype: str = "bf16", page: int = 1) -> int:
     """Bytes of one sequence's keys and values: layers x 2 x heads x width x tokens, these in whole pages.
 
     With latent attention the compressed latent and the shared rotary key. A layer with a window keeps its last W - 1 tokens, as the
-    next one is of the W that it attends to; other layers keep all. Source: Kwon et al. 2023, arXiv:2309.06180 (pages); DeepSeek-AI
-    2024, arXiv:2405.04434, equations 9 to 13 (latent); transformers 5.23, `cache_utils.py`, `DynamicSlidingWindowLayer` (windows).
+    next one is of the W that it attends to; other layers keep all. A hybrid's states, of any number of tokens, are among them as
+    transformers has them. Source: Kwon et al. 2023, arXiv:2309.06180 (pages); DeepSeek-AI 2024, arXiv:2405.04434, equations 9 to 13
+    (latent); transformers 5.23, `cache_utils.py`, `DynamicSlidingWindowLayer` (windows), `LinearAttentionLayer` (states).
     """
     checks.one_of("serve", "cache_dtype", dtype, CACHE_TYPES)
     checks.whole("serve", "page", page, 1, 2**16)
+    if isinstance(model, Hybrid):
+        keys = cache_bytes(model.attention, tokens, dtype, page) if model.attention else 0
+        return keys + model.states.layers * model.states.held()
     numbers = sum(heads * width for heads, width in inference.cached(model))
     near = model.windowed_layers
     pages = (model.layers - near) * -(-tokens // page) + near * -(-min(tokens, max(model.window - 1, 0)) // page)
     return numbers * pages * page * CACHE_TYPES[dtype]
 
 
-def weight_bytes(model: Model, dtype: str = "bf16") -> int:
+def weight_bytes(model: Model | Hybrid, dtype: str = "bf16") -> int:
     """Bytes of a model's weights as they are served: in one of `WEIGHTS`."""
     checks.one_of("serve", "weights", dtype, WEIGHTS)
-    return model.parameters * DTYPE_BYTES[dtype] if dtype in DTYPE_BYTES else packed(model, dtype)
+    if isinstance(model, Model) and dtype not in DTYPE_BYTES:
+        return packed(model, dtype)
+    return model.parameters * DTYPE_BYTES[dtype]
 
 
 @dataclass(frozen=True)
@@ -70,7 +81,7 @@ class Serving(Shown):
         next: the bytes that one sequence more would take; None where the concurrency was asked for.
     """
 
-    model: Model
+    model: Model | Hybrid
     gpu: Gpu
     context: int
     prompt: int
@@ -102,12 +113,20 @@ class Serving(Shown):
     @cached_property
     def per_token(self) -> int:
         """Bytes of the cache for one token of one sequence."""
-        return cache_bytes(self.model.replace(window=0), 1, self.cache_dtype)
+        attends = self.model.attention if isinstance(self.model, Hybrid) else self.model
+        return cache_bytes(attends.replace(window=0), 1, self.cache_dtype) if attends else 0
 
     @property
     def held(self) -> int:
         """Bytes of the whole cache at the full context."""
         return (self.concurrency or 1) * cache_bytes(self.model, self.context, self.cache_dtype, self.page)
+
+    @property
+    def _state(self):
+        """What a sequence of a hybrid has beside its tokens, in words."""
+        if not isinstance(self.model, Hybrid):
+            return ""
+        return f" and {self.model.states.layers * self.model.states.held():,} B a sequence"
 
     def table(self) -> Table:
         """Weights, cache and the largest moments, beside what is usable."""
@@ -118,7 +137,7 @@ class Serving(Shown):
         title += "" if self.fits or self.concurrency is None else " do not fit"
         rows = [
             (f"weights, {self.weights}", weight_bytes(self.model, self.weights)),
-            (f"cache, {self.per_token:,} B a token", self.held),
+            (f"cache, {self.per_token:,} B a token{self._state}", self.held),
             *((moment.name, moment.bytes) for moment in self.moments),
             ("usable", self.usable),
             left(self.free),
@@ -131,8 +150,15 @@ class Serving(Shown):
 
     def _near(self):
         """What is said of layers with a window."""
-        model, near = self.model, self.model.windowed_layers
-        if near:
+        model = self.model
+        if isinstance(model, Hybrid):
+            yield (
+                f"{model.states.layers} of {model.layers} layers have a state, of {model.states.held():,} B a sequence however long it is: in "
+                "fp32, with the last tokens of a short convolution in 16 bits, as transformers keeps them."
+            )
+            if self.context > model.positions > 0:
+                yield f"The config has {model.positions:,} positions."
+        elif near := model.windowed_layers:
             what = "chunks" if model.chunked else "a window"
             yield f"{near} of {model.layers} layers have {what} of {model.window:,} tokens, of which each keeps {model.window - 1:,}."
 
@@ -148,8 +174,10 @@ class Serving(Shown):
         grows = {"dynamic": "grows by a copy"}.get(
             self.cache, "has room for the whole context from the prefill on, and passes are not compiled"
         )
+        slow = " Layers with a state run its torch code, as where their kernels' packages are not installed."
+        slow = slow if isinstance(self.model, Hybrid) else ""
         return [
-            f"Counted as transformers generates, all prompts in one batch: the cache {grows}. Not in it: cuBLAS's workspace, which each "
+            f"Counted as transformers generates, all prompts in one batch: the cache {grows}.{slow} Not in it: cuBLAS's workspace, which each "
             f"rehearsed pass takes besides, {self.gpu.cublas_workspace:,} B, and which the headroom keeps free; other scratch of kernels, "
             "of which a rehearsal shows none. It decides by live tensors, each rounded to 512 bytes: what PyTorch's allocator keeps in pieces beside "
             "them as the cache grows is not counted, and a rehearsal of the script has it."
@@ -173,7 +201,7 @@ class Serving(Shown):
 
 
 def serve(
-    model: Model,
+    model,
     gpu: Gpu | str,
     context: int,
     concurrency: int | None = None,
@@ -189,8 +217,12 @@ def serve(
     """How many sequences of so many tokens a GPU generates at once; or what `concurrency` of them take.
 
     Args:
-        model: a `Model` that generates. gpu: a `Gpu`, a name of the catalog, or a size as "24 GiB". context: tokens of a sequence
-            when it ends. prompt: of these the prompt's; by default all but the last, the largest prefill.
+        model: a `Model` that generates; or a Hugging Face config: of a decoder as the catalog's, which is read as a `Model`, or of a
+            hybrid, whose layers have a recurrent state in place of keys and values or beside them (Qwen3-Next, Qwen3.5, Kimi Linear,
+            Falcon-H1, Nemotron-H, Granite 4, Bamba), or of a Mamba, which has these alone. A hybrid's passes are counted by dry runs, in seconds for each number of
+            sequences; with an engine its states are as vLLM has them.
+        gpu: a `Gpu`, a name of the catalog, or a size as "24 GiB". context: tokens of a sequence when it ends. prompt: of these the
+            prompt's; by default all but the last, the largest prefill.
         cache: `dynamic`, as transformers' `DynamicCache`: prefill and decode step are derived to the byte, for weights and cache in
             16 bits; `static`, as its `StaticCache`, with room for `context` tokens, so derived too (without `torch.compile`, which
             `generate` asks for with it on CUDA); `paged`: what stands, weights and whole pages, for any data types.
@@ -201,14 +233,14 @@ def serve(
         ValueError: naming the field, the value and what is allowed: a context beyond the model's positions, a prompt that leaves
             nothing to generate, data types that the kind of cache does not take, a model whose passes are not derived.
     """
-    checks.kind("serve", "model", model, Model)
+    model = _subject(model)
     checks.one_of("serve", "cache", cache, CACHES)
     if concurrency is not None:
         checks.whole("serve", "concurrency", concurrency, 1, MOST)
     if engine is not None:
         beside = {"prompt": prompt, "cache": cache, "weights": weights, "cache_dtype": cache_dtype, "page": page}
         return _by(engine, model, gpu, context, concurrency, beside | {"headroom": kept_free("serve", headroom)})
-    prompt = _check_tokens(model, context, prompt)
+    prompt = _check_tokens(model, context, prompt, isinstance(model, Hybrid) and cache != "paged")
     page = _check_kept(model, cache, weights, cache_dtype, page)
     headroom, gpu = kept_free("serve", headroom), find_gpu(gpu)
     _check_gpu(gpu, cache, weights=weights, cache_dtype=cache_dtype)
@@ -225,6 +257,21 @@ def serve(
     after = size(found + 1) if found and not concurrency and found < MOST else None
     kept = (weights, cache, cache_dtype, page, headroom, usable)
     return Serving(model, gpu, context, prompt, found, *kept, moments(found or 1), after)
+
+
+def _weights(config):
+    """The numbers of each weight of a config's language model, by its name. Raises ImportError without PyTorch."""
+    from ..dryrun.hugging_face import weights
+
+    return weights(config)
+
+
+def _subject(model):
+    """The `Model` or the hybrid of a Hugging Face config; a `Model` as it is. Raise ValueError for what is none of these."""
+    if isinstance(model, Model) or not hasattr(model, "get_text_config"):
+        checks.kind("serve", "model", model, Model)
+        return model
+    return hybrid(model, _weights) or from_config(model)
 
 
 def _by(engine, model, gpu, context, concurrency, beside):
@@ -244,9 +291,14 @@ def _by(engine, model, gpu, context, concurrency, beside):
     return served(model, card, context, engine, concurrency)
 
 
-def _check_tokens(model, context, prompt):
-    """The tokens of a prompt. Raise ValueError where the context or the prompt is none that the model takes."""
-    longest = model.positions or 2**27
+def _check_tokens(model, context, prompt, counts=False):
+    """The tokens of a prompt. Raise ValueError where the context or the prompt is none that the model takes, or that a dry run counts."""
+    longest = 2**27 if isinstance(model, Hybrid) else model.positions or 2**27  # what a config says is no table's size
+    if counts and isinstance(context, int) and context > (allowed := BY_TOKENS.get(model.kind, COUNTED)):
+        raise ValueError(
+            f"serve.context: {context:,} of {model.name}, whose passes a dry run counts piece by piece; allowed: up to {allowed:,}, or "
+            "cache 'paged' or an engine"
+        )
     if isinstance(context, int) and not isinstance(context, bool) and context > longest:
         raise ValueError(
             f"serve.context: {context:,} is beyond the {longest:,} positions of {model.name}; allowed: 2 to {longest:,}"
@@ -262,7 +314,16 @@ def _check_kept(model, cache, weights, cache_dtype, page):
     checks.one_of("serve", "weights", weights, WEIGHTS)
     checks.one_of("serve", "cache_dtype", cache_dtype, CACHE_TYPES)
     checks.whole("serve", "page", page, 1, 2**16)
+    if isinstance(model, Hybrid) and not model.whole:
+        raise ValueError(
+            f"serve.model: a config of images and text, of which {model.name} alone is counted; allowed: its text_config, or an engine "
+            "with loaded=... or pages=..."
+        )
     if cache == "paged":
+        if isinstance(model, Hybrid) and weights not in ("bf16", "fp16"):
+            raise ValueError(
+                f"serve.weights: {weights!r} with {model.name}, of a config, is not counted; allowed: 'bf16' or 'fp16'"
+            )
         if not model.causal:
             raise ValueError(f"Model.causal: False of {model.name}, which does not generate; allowed: True")
         return page
@@ -273,8 +334,21 @@ def _check_kept(model, cache, weights, cache_dtype, page):
             )
     if page != PAGE:
         raise ValueError(f"serve.page: {page!r} with cache {cache!r}; allowed: with cache 'paged'")
-    inference.check(model, cache == "static")
+    if isinstance(model, Hybrid):
+        _check_counted(model)
+    else:
+        inference.check(model, cache == "static")
     return 1
+
+
+def _check_counted(model):
+    """Raise ValueError for a hybrid whose passes are not counted as a GPU runs them."""
+    width = model.attention.head_width if model.attention else 8
+    if width % 8 or width > 256:
+        raise ValueError(
+            f"serve.cache: heads of {width} of {model.name} are padded by the kernel of attention; allowed: multiples of 8 up to 256, or "
+            "cache 'paged'"
+        )
 
 
 def _check_gpu(gpu, cache, **types):
@@ -300,6 +374,8 @@ def _moments(model, number, context, prompt, cache, weights, cache_dtype, page):
         held = number * cache_bytes(model, context, cache_dtype, page)
         parts = {"parameters": weight_bytes(model, weights), "cache": held}
         return [Moment("weights and pages", sum(parts.values()), parts)]
+    if isinstance(model, Hybrid):
+        return _counted(model, number, context, prompt, cache, weights)
     last, long = context - 1, model.window and context - 1 > prompt
     if cache == "static":
         prefill = inference.letters(model, number, prompt, room=context)
@@ -316,3 +392,21 @@ def _moments(model, number, context, prompt, cache, weights, cache_dtype, page):
 
     steps = [moment("decode", values) for values in decodes]
     return [moment("prefill", prefill), max(steps, key=lambda one: one.bytes)]
+
+
+def _counted(model, number, context, prompt, cache, weights):
+    """The largest moment of each kind of pass of a hybrid, by dry runs. Raises ImportError without PyTorch."""
+    from ..dryrun.inference import dry_serve
+
+    kept = {"dtype": weights, "room": context if cache == "static" else None, "rounding": ROUNDING}
+    prefill, decode = dry_serve(model.config, number, context - 1, 1, **kept)
+    if prompt < context - 1:
+        (prefill,) = dry_serve(model.config, number, prompt, 0, **kept)
+    stands = weight_bytes(model, weights)
+    found = (("prefill", prefill), ("decode", decode))
+    return [
+        Moment(
+            f"{name}, its largest moment", one.peak, {"parameters": stands, "cache and activations": one.peak - stands}
+        )
+        for name, one in found
+    ]

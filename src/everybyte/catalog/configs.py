@@ -30,6 +30,9 @@ _FOLLOWING = (
     "published",
     "source",
 )
+#: Fields of which a size is computed.
+_COMPUTED = ("rope_parameters", "rope_scaling", "layer_types", "sliding_window_pattern", "_sliding_window_pattern")
+_SWITCH = ("use_sliding_window", "sliding_window")
 _ELSEWHERE = "or eb.derive(transformers.AutoConfig.from_pretrained(folder), setup), which runs the code itself"
 
 
@@ -107,15 +110,7 @@ def _check(kind, config, row, names):
         )
     told = _EVERY["told"] | row["told"]
     neutral = {*_EVERY["neutral"], *row.get("neutral", ())}
-    computed = {
-        "rope_parameters",
-        "rope_scaling",
-        "layer_types",
-        "sliding_window_pattern",
-        "_sliding_window_pattern",
-        *row["usual"],
-        *row["follows"],
-    }
+    computed = {*_COMPUTED, *row["usual"], *row["follows"], *(_SWITCH if row.get("switched") else ())}
     for field, value in config.items():
         if field in told:
             if value not in told[field]:
@@ -129,7 +124,7 @@ def _check(kind, config, row, names):
         said = rope.get("rope_type", rope.get("type", "default"))
         if said not in _ROPES or rope.get("partial_rotary_factor", 1.0) != 1.0:
             raise ValueError(
-                f"config.rope_parameters: {checks.shown(rope)}; allowed: {', '.join(_ROPES)}, of whole heads; {_ELSEWHERE}"
+                f"config.rope_parameters: {checks.shown(said)}; allowed: {', '.join(_ROPES)}, of whole heads; {_ELSEWHERE}"
             )
 
 
@@ -161,6 +156,13 @@ def _sizes(kind, config, row, names):
 def _windows(kind, config, row, sizes):
     """Which layers have the window, by the pattern or the list that the configuration has."""
     layers, window = sizes["layers"], sizes.pop("window", 0)
+    if row.get("switched") and config.get("use_sliding_window"):
+        window = config.get("sliding_window", 4096)
+        checks.whole("config", "sliding_window", window, 1, 2**27)
+        if "layer_types" not in config:
+            raise ValueError(
+                f"config.use_sliding_window: True of {kind}, in all layers but the first; allowed: layer_types beside it, {_ELSEWHERE}"
+            )
     usual = row.get("window_every", 0)
     every = config.get("sliding_window_pattern", config.get("_sliding_window_pattern", usual))
     checks.whole("config", "sliding_window_pattern", every, 0, 2**24)

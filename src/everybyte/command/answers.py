@@ -180,7 +180,7 @@ def layouts(options):
 def serve(options):
     card, headroom = given.card(options)
     asked = given.asked(options, "concurrency", "prompt", "cache", "weights", "cache_dtype", "page", "engine")
-    found = eb.serve(given.named(options.model), card, options.context, headroom=headroom, **asked)
+    found = eb.serve(given.served(options), card, options.context, headroom=headroom, **asked)
     return _said(found, yes=found.fits)
 
 

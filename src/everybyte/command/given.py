@@ -69,6 +69,18 @@ def subject(options: Namespace) -> tuple:
     return found, asked, given.inputs(options.inputs)
 
 
+def served(options: Namespace) -> Any:
+    """The model of `serve`: of the catalog, or a Hugging Face config."""
+    if (options.model is None) == (options.hf is None):
+        many = "no model" if options.model is None else "2 models"
+        raise ValueError(f"serve: {many}; allowed: one, by a name from `everybyte models` or --hf")
+    if options.model is not None:
+        return named(options.model)
+    with torch(options.command):
+        from ..deriving import given
+    return given.config(options.hf)
+
+
 def sizes(options: Namespace) -> dict[str, int]:
     """{letter: size} of the option for your own letters."""
     if options.sizes and not options.inputs:

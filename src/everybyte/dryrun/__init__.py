@@ -1,6 +1,5 @@
 """Dry runs: the real training step on tensors without data. Every byte is counted, nothing is computed."""
 
-import traceback
 from dataclasses import replace
 
 import torch
@@ -12,8 +11,9 @@ from ..step.course import PHASES
 from ..step.witness import Counted
 from .counting import count
 from .cuda import refused
+from .hugging_face import is_config, ours
 from .interrupts import BetweenOperations
-from .modules import is_config, workload
+from .modules import workload
 from .trace import PARTS, SHARED_PARTS, Trace
 from .tracker import Allocation, Tracker
 from .workload import Workload
@@ -71,15 +71,9 @@ def dry_run(model, setup: Setup, rounding: int = 1, batch=None, rank: int = 0) -
         if isinstance(error, RuntimeError) and "overflow" in str(error):
             said = f"batch {setup.batch} and sequence {setup.sequence} make a tensor of 2**63 bytes or more ({said})"
             raise refused(said, "less, on which PyTorch can compute", "setup") from error
-        if not is_config(model) or _ours(error):
+        if not is_config(model) or ours(error):
             raise
         # No line of whoever gave the config stands in the traceback: its numbers are what they can change.
         raise ValueError(
             f"{type(model).__name__}: its model does not run ({said}); allowed: dimensions that fit one another"
         ) from error
-
-
-def _ours(error):
-    """Whether this package raised the error, so that it names what is wrong."""
-    *_, last = traceback.walk_tb(error.__traceback__)
-    return isinstance(error, ValueError) and last[0].f_globals.get("__name__", "").startswith(__package__.split(".")[0])

@@ -5,6 +5,7 @@ Nothing is downloaded: a config is dimensions, and the weights are random, here 
 
 import copy
 import sys
+import traceback
 from collections.abc import Callable
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, fields
@@ -12,6 +13,7 @@ from importlib import import_module
 from typing import Any
 from unittest import mock
 
+import torch
 from torch import nn
 
 from ..ask.setup import Setup
@@ -59,7 +61,7 @@ class Recipe:
         """The configuration with the dimensions of `model`, which trains without a cache. others: further arguments of it."""
         activation = self.gelu_tanh if model.activation == "gelu_tanh" else model.activation
         values = vars(model) | {"window": model.window or None, "activation": activation}
-        usual = {theirs: ours for theirs, ours in _USUAL.items() if ours not in self.names.values()}
+        usual = {theirs: ours for theirs, ours in USUAL.items() if ours not in self.names.values()}
         sizes = {theirs: values[ours] for theirs, ours in (usual | self.names).items()}
         more = _MORE[self.more](model) if self.more else {}
         said = {"use_cache": False} | others | sizes | self.fixed | more
@@ -99,7 +101,7 @@ _MORE = {
     "partly rotary": _partly_rotary, "latent": _latent, "switched": _switched, "by layers": _by_layers, "without rope": _without_rope,
 }  # fmt: skip
 _SAID = files.toml("everybyte.catalog", "recipes.toml")
-_USUAL = _SAID["usual"]
+USUAL = _SAID["usual"]
 TRAINED, DECODERS = ({name: Recipe(**row) for name, row in _SAID[table].items()} for table in ("trained", "decoders"))
 
 
@@ -114,7 +116,7 @@ def recipe(model: Model) -> Recipe:
         like = catalog_model(found.like)
         if bool(getattr(model, telling)) != bool(getattr(like, telling)):
             continue
-        open_fields = {"name", "published", "source", "code", *_USUAL.values(), *found.names.values(), *found.free}
+        open_fields = {"name", "published", "source", "code", *USUAL.values(), *found.names.values(), *found.free}
         others = (f.name for f in fields(Model) if f.name not in open_fields)
         strange = next((f for f in others if getattr(model, f) != getattr(like, f)), None)
         if strange is None:
@@ -131,7 +133,7 @@ def config_of(model: Model):
     Raises:
         ValueError: where transformers is not installed, or the architecture is not known.
     """
-    if model.code == "transformers" and (kind := _decoder(model)) in DECODERS:
+    if model.code == "transformers" and (kind := decoder_of(model)) in DECODERS:
         return _decoding("dry_run.model", kind, model)
     found = recipe(model)
     try:
@@ -148,7 +150,7 @@ def decoder_config(model: Model):
     """The configuration with which Hugging Face's code generates. Raises ValueError as `config_of`, and where the model does not."""
     if not model.causal:
         raise ValueError(f"Model.causal: False of {model.name}, which does not generate; allowed: True")
-    kind = _decoder(model)
+    kind = decoder_of(model)
     return _decoding("dry_serve.model", kind, model) if kind in DECODERS else config_of(model)
 
 
@@ -195,10 +197,42 @@ def _decoding(owner, kind, model):
     return DECODERS[kind].of(model, bos_token_id=None, eos_token_id=None)
 
 
-def _decoder(model):
+def decoder_of(model: Model) -> str | None:
     """Which decoder a model is; None where it is another architecture."""
     with suppress(ValueError):
         return decoder(model)
+    return None
+
+
+def is_config(model) -> bool:
+    """Whether it is a configuration of transformers'."""
+    transformers = sys.modules.get("transformers")  # whoever holds a config has imported it
+    return transformers is not None and isinstance(model, transformers.PretrainedConfig)
+
+
+def ours(error: Exception) -> bool:
+    """Whether this package raised the error, so that it names what is wrong."""
+    *_, last = traceback.walk_tb(error.__traceback__)
+    return isinstance(error, ValueError) and last[0].f_globals.get("__name__", "").startswith(__package__.split(".")[0])
+
+
+def check_own(owner: str, config) -> None:
+    """Raise ValueError for a config whose code is not a language model's that generates, or that is deeper than a dry run makes."""
+    for depth in DEPTHS:
+        check_depth(f"{type(config).__name__}.{depth}", getattr(config, depth, None))
+    auto, made = _made_by(config)
+    if made is None or auto.__name__ != "AutoModelForCausalLM":
+        raise ValueError(
+            f"{owner}: a {type(config).__name__}; allowed: one whose code is a language model that generates"
+        )
+
+
+def weights(config) -> dict[str, int]:
+    """Name -> numbers of each weight of a config's language model, which is made without data; of a shared one once."""
+    for depth in DEPTHS:
+        check_depth(f"{type(config).__name__}.{depth}", getattr(config, depth, None))
+    with torch.device("meta"):
+        return {name: weight.numel() for name, weight in _made_by(config)[0].from_config(config).named_parameters()}
 
 
 def named_difference(model: Model, module: nn.Module) -> str | None:

@@ -1,8 +1,11 @@
 """Generating for real, on tensors without data: Hugging Face's decoder and its cache, pass by pass; every byte is counted."""
 
+import copy
+import inspect
 import warnings
 from contextlib import contextmanager
 from dataclasses import dataclass
+from types import SimpleNamespace
 
 import torch
 
@@ -11,7 +14,7 @@ from ..common import checks
 from ..reference.adapters import base_parameters, package
 from .autocast import autocast_as_on_cuda
 from .cuda import Kernels
-from .hugging_face import as_on_cuda, decoder_config, kernel, named_difference
+from .hugging_face import as_on_cuda, check_own, decoder_config, is_config, kernel, named_difference, ours
 from .trace import reading
 from .tracker import Tracker
 
@@ -23,7 +26,7 @@ class Counted:
     Attributes:
         name: `prefill`, or which decode step. rest: bytes before it, weights and cache among them. peak: the most while it
             ran. peak_at: (operation, module) there. lived: bytes that lived while each of its operations that took any ran.
-        cache: bytes that hold keys and values after it.
+        cache: bytes that hold keys and values after it, and states.
     """
 
     name: str
@@ -35,37 +38,60 @@ class Counted:
 
 
 def dry_serve(
-    model: Model, batch: int, prompt: int, steps: int = 1, dtype: str = "bf16", room: int | None = None
+    model, batch: int, prompt: int, steps: int = 1, dtype: str = "bf16", room: int | None = None, rounding: int = 1
 ) -> list[Counted]:
     """Run a prefill and some decode steps of Hugging Face's decoder of those dimensions, and count the bytes.
 
     As `generate` does without a mask or processors of logits: a `DynamicCache`, the logits of the last token alone, the next
-    token by argmax. The weights are random and have no data; nothing is downloaded.
+    token by argmax. The weights are random and have no data; nothing is downloaded. Layers with a recurrent state run as transformers'
+    torch code, which it takes where the packages of their kernels are not installed.
 
     Args:
-        model: a `Model`. batch: sequences. prompt: tokens of each. steps: decode steps after the prefill. dtype: of the weights.
+        model: a `Model`, or a Hugging Face config of a language model. batch: sequences. prompt: tokens of each. steps: decode steps
+            after the prefill. dtype: of the weights.
         room: tokens of each sequence that a `StaticCache` has room for from the prefill on; None for a `DynamicCache`. Passes are not
             compiled.
+        rounding: bytes; each allocation is rounded up to a multiple of it, 512 for CUDA's allocator.
 
     Raises:
         ValueError: where no decoder of Hugging Face is the model, transformers is not installed, or the sequences are longer than
             the model's positions.
     """
-    checks.kind("dry_serve", "model", model, Model)
+    own = is_config(model)
+    if not own:
+        checks.kind("dry_serve", "model", model, Model)
+    longest = 2**27 if own else model.positions or 2**27
     checks.whole("dry_serve", "batch", batch, 1, 2**20)
     checks.whole("dry_serve", "steps", steps, 0, 64)
-    checks.whole("dry_serve", "prompt", prompt, 1, (model.positions or 2**27) - steps)
+    checks.whole("dry_serve", "prompt", prompt, 1, longest - steps)
+    checks.whole("dry_serve", "rounding", rounding, 1, 2**30)
     checks.one_of("dry_serve", "dtype", dtype, ("bf16", "fp16"))
     if room is not None:
-        checks.whole("dry_serve", "room", room, prompt + steps, model.positions or 2**27)
-    config, tracker, ends = decoder_config(model), Tracker(), [("rest", 0)]
+        checks.whole("dry_serve", "room", room, prompt + steps, longest)
+    if own:
+        check_own("dry_serve.model", model)
+    config = copy.deepcopy(model) if own else decoder_config(model)
     config._attn_implementation = kernel(config)
+    try:
+        return _served(config, model, batch, prompt, steps, dtype, room, rounding)
+    except (ArithmeticError, AssertionError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
+        if not own or ours(error):
+            raise
+        said = (str(error) or type(error).__name__).splitlines()[0]
+        raise ValueError(
+            f"{type(model).__name__}: its model does not generate ({said}); allowed: dimensions that fit one another"
+        ) from error
+
+
+def _served(config, model, batch, prompt, steps, dtype, room, rounding):
+    """The passes of `dry_serve`, whose model the config makes."""
+    own, tracker, ends, held = is_config(model), Tracker(), [("rest", 0)], []
     transformers = package("transformers", "dry_serve.model", extra="models")
     with without_gradients(tracker):
         with torch.device("meta"):
             kind = torch.bfloat16 if dtype == "bf16" else torch.float16
             module = transformers.AutoModelForCausalLM.from_config(config, dtype=kind).eval()
-        if base_parameters(module) != model.parameters:
+        if not own and base_parameters(module) != model.parameters:
             named_difference(model, module)
         if room is None:
             cache = transformers.DynamicCache(config=config)
@@ -78,17 +104,29 @@ def dry_serve(
                 tracker.phase = "decode" if step else "prefill"
                 tokens = _next(module, tokens, cache, tokens[:, -1:] if step else tokens)
                 ends.append((f"decode {step}" if step else "prefill", tracker.mark("end")))
-    return counted(tracker, ends)
+                held.append(_held(cache) if own else None)
+    return counted(tracker, ends, held, rounding)
 
 
 def _next(module, tokens, cache, new):
     """The tokens with one more."""
-    out = module(new, past_key_values=cache, use_cache=True, logits_to_keep=1)
+    takes = inspect.signature(module.forward).parameters
+    kept = {"cache_params" if "cache_params" in takes else "past_key_values": cache}  # as Mamba-2's calls it
+    last = {"logits_to_keep": 1} if "logits_to_keep" in takes else {}
+    out = module(new, use_cache=True, **kept, **last)
     logits = out.logits[:, -1].to(copy=True, dtype=torch.float32)
     del out
     token = logits.argmax(dim=-1)
     del logits
     return torch.cat([tokens, token[:, None]], dim=-1)
+
+
+def _held(cache):
+    """Bytes of a cache's tensors: keys, values, and states."""
+    found = [x for layer in cache.layers for x in (getattr(layer, "keys", None), getattr(layer, "values", None))]
+    for layer in cache.layers:
+        found += [x for name in ("conv_states", "recurrent_states") for x in getattr(layer, name, {}).values()]
+    return sum(x.nbytes for x in found if x is not None)
 
 
 @contextmanager
@@ -100,16 +138,25 @@ def without_gradients(tracker: Tracker):
             yield
 
 
-def counted(tracker: Tracker, ends: list[tuple[str, int]]) -> list[Counted]:
-    """What was counted of each pass. ends: (name, the number of the mark at its end), the beginning of the first before them."""
-    moments = reading(tracker.operations, tracker.allocations).moments
+def counted(tracker: Tracker, ends: list[tuple[str, int]], held=(), rounding: int = 1) -> list[Counted]:
+    """What was counted of each pass.
+
+    ends: (name, the number of the mark at its end), the beginning of the first before them. held: bytes of the cache after each; where
+    none are said, of what attention joins.
+    """
+
+    def size(allocation):
+        return -(-allocation.bytes // rounding) * rounding
+
+    moments = reading(tracker.operations, tracker.allocations, SimpleNamespace(size=size)).moments
     live = [sum(moment.live.values()) for moment in moments]
     found = []
-    for (_, start), (name, end) in zip(ends, ends[1:], strict=False):
+    for i, ((_, start), (name, end)) in enumerate(zip(ends, ends[1:], strict=False)):
         places = [i for i in range(start + 1, end) if moments[i].operation.taken]
         at = max(places, key=live.__getitem__)
         operation, _, owner = tracker.operations[at]
         joined = (a for a in tracker.allocations if a.operation == "cat" and a.owner.endswith(("attn", "attention")))
         cache = sum(a.bytes for a in joined if not a.host and a.birth < end and (a.death is None or a.death >= end))
+        cache = cache if i >= len(held) or held[i] is None else held[i]
         found.append(Counted(name, live[start], live[at], (operation, owner), [live[i] for i in places], cache))
     return found

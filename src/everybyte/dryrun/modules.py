@@ -1,7 +1,6 @@
 """The `Workload` of whatever can be run: a model, an objective, a Hugging Face config, a module of your own."""
 
 import math
-import sys
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -19,7 +18,7 @@ from ..reference.saving import built
 from ..reference.step import random_batch
 from ..rules import PIPELINE, TENSOR, check
 from . import alignment, hugging_face
-from .hugging_face import AS_LOADED
+from .hugging_face import AS_LOADED, is_config
 from .workload import Workload, kind_of, of_reference
 
 #: Fields of a setup that a module of your own decides itself.
@@ -194,8 +193,3 @@ def _call(module, inputs):
         raise ValueError(f"dry_run.model: the loss of {name} depends on none of its parameters; allowed: one that does")
     others = [value for field, value in output.items() if field != "loss"] if isinstance(output, Mapping) else [output]
     return loss, *others
-
-
-def is_config(model):
-    transformers = sys.modules.get("transformers")  # whoever holds a config has imported it
-    return transformers is not None and isinstance(model, transformers.PretrainedConfig)

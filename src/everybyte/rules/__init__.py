@@ -4,7 +4,7 @@ A combination is allowed, or refused, by a row: `setups` has what does not go in
 `steps` what a witness does not run or derive. Whoever asks tries a table: `check(SETUP, setup)`, `broken(FORMULA, setup, model)`.
 """
 
-from .engines import ENGINE, SERVED
+from .engines import ENGINE, HYBRID, SERVED, STATELESS
 from .models import MODEL, TENSOR
 from .row import Rule, broken, check, first
 from .setups import SETUP
