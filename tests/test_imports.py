@@ -94,7 +94,15 @@ MAY = {
     "draw": BUDGET,
     "explore": DRAW
     | PLANNING
-    | {"derivation", "dryrun", "evidence", "answers.alignment", "answers.diagnosis", "answers.engines", "answers.serving"},
+    | {
+        "derivation",
+        "dryrun",
+        "evidence",
+        "answers.alignment",
+        "answers.diagnosis",
+        "answers.engines",
+        "answers.serving",
+    },
     "teach": DRAW
     | PLANNING
     | {"derivation", "dryrun", "evidence", "published", "answers.engines", "answers.serving", "answers.diagnosis"},
