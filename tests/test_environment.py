@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -21,7 +22,8 @@ PINNED = re.findall(r"^([^#\s=]+)==(\S+)$", (ROOT / "constraints.txt").read_text
 def test_conda_gets_python_and_this_repository_with_all_extras():
     environment = yaml.safe_load((ROOT / "environment.yml").read_text(encoding="utf-8"))
     python, pip, by_pip = environment["dependencies"]
-    assert python == "python" + PROJECT["requires-python"]
+    name, _, release = python.partition("=")
+    assert name == "python" and SpecifierSet(PROJECT["requires-python"]).contains(f"{release}.0")
     assert pip == "pip"
     assert by_pip == {"pip": ["-c constraints.txt", "-e .[all]"]}
     assert environment["channels"] == ["conda-forge", "nodefaults"]
