@@ -25,7 +25,7 @@ IDLE = """!document.querySelector('.jp-Dialog')
   && document.querySelector('.jp-Notebook-ExecutionIndicator')?.dataset.status === 'idle'"""
 ERRORS = ".jp-Notebook [data-mime-type='application/vnd.jupyter.error']"
 #: What JupyterLab itself says of a kernel that was ended on purpose.
-OWN = ("Canceled future for", "Kernel Died", "WebSocket", "ERR_CONNECTION", "the kernel")
+OWN = ("Canceled future for", "Cannot send", "Kernel Died", "WebSocket", "ERR_CONNECTION", "the kernel")
 
 
 @dataclass
