@@ -156,8 +156,10 @@ def test_a_cache_is_given_the_last_state():
 @pytest.mark.parametrize(
     "shared",
     [
-        {"gpus": 64, "sharding": "zero3"},
-        pytest.param({}, marks=pytest.mark.thorough("the same of another step, ten seconds")),
+        {},
+        pytest.param(
+            {"gpus": 64, "sharding": "zero3"}, marks=pytest.mark.thorough("the same of another step, twenty seconds")
+        ),
     ],
 )
 def test_a_step_is_derived(shared):
