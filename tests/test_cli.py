@@ -155,6 +155,7 @@ def test_every_option_reaches_the_setup(capsys):
         "resharding",
         "resharding_gpus",
         "muon_gather",
+        "linear_attention",
         *vars(LOOPS["plain"]),
         "loop",
     }

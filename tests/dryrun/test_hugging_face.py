@@ -236,7 +236,7 @@ def test_without_transformers_it_says_what_to_install():
 def test_every_field_of_a_setup_is_honored_or_refused():
     """A field that is new must find its place here."""
     honored = {
-        "batch", "sequence", "accumulation", "precision", "optimizer", "optimizer_impl", "attention", "dropout",
+        "batch", "sequence", "accumulation", "precision", "optimizer", "optimizer_impl", "attention", "linear_attention", "dropout",
         "master_gradients", "sharding", "gpus", "replicas", "offload", "no_sync", "buckets", "adapters", "quantization", "loop", "outputs", "zero_grad", "clip",
         "resharding", "resharding_gpus", "muon_gather", "fsdp_version", "optimizer_in_backward",
     }  # fmt: skip

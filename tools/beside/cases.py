@@ -59,6 +59,33 @@ LATER = {
     "kimi_linear": f"{FOUR} {MIXTURE} pad_token_id=0",
     "ernie4_5_moe": f"{HEADS} {MIXTURE} moe_num_experts=16",
 }
+#: Small models with a delta rule, wide keys and narrow values, so that it has the most; the versions that run them.
+TINY = "hidden_size=256 intermediate_size=320 num_attention_heads=4 num_key_value_heads=2 head_dim=64 num_hidden_layers=4 vocab_size=203"
+ROUTED = "moe_intermediate_size=64 num_experts_per_tok=2 num_experts=16"
+DECAYS = f'{TINY} {ROUTED} pad_token_id=0 kv_lora_rank=64 linear_attn_config={{"num_heads":8,"head_dim":128}}'
+
+
+def _delta(values, keys, width, columns):
+    return (
+        f"{TINY} linear_num_value_heads={values} linear_num_key_heads={keys} linear_key_head_dim={width} "
+        f"linear_value_head_dim={columns}"
+    )
+
+
+NEXT = f"{ROUTED} shared_expert_intermediate_size=64"
+HYBRIDS = {
+    "qwen3_next fla bf16": f"qwen3_next 2 1000 bf16,sdpa,steady {_delta(16, 4, 192, 32)} {NEXT}",
+    "qwen3_next fla mixed": f"qwen3_next 2 1000 mixed,sdpa,steady {_delta(16, 4, 192, 32)} {NEXT}",
+    "qwen3_next fla mixed full": f"qwen3_next 3 300 mixed,sdpa,steady,full {_delta(16, 4, 256, 32)} {NEXT}",
+    "qwen3_next fla bf16 full": f"qwen3_next 2 512 bf16,sdpa,steady,full {_delta(8, 8, 256, 32)} {NEXT}",
+    "qwen3_next fla mixed short": f"qwen3_next 40 40 mixed,sdpa,steady {_delta(16, 8, 192, 32)} {NEXT}",
+    "qwen3_next fla fp32 full": f"qwen3_next 2 300 fp32,sdpa,steady,full {_delta(16, 4, 256, 32)} {NEXT}",
+    "qwen3_5_text fla mixed full": f"qwen3_5_text 2 1000 mixed,sdpa,steady,full {_delta(16, 4, 256, 32)}",
+    "olmo_hybrid fla mixed full": f"olmo_hybrid 2 1000 mixed,sdpa,steady,full {_delta(8, 8, 256, 64)} pad_token_id=0",
+    "kimi_linear fla mixed full": f"kimi_linear 2 300 mixed,sdpa,steady,full {DECAYS}",
+    "kimi_linear fla bf16": f"kimi_linear 2 1000 bf16,sdpa,steady {DECAYS}",
+}
+FLA = ["--with", "fla-core==0.6.0", "transformers==5.23.0"]
 METHODS = ("foreach", "8bit", "4bit", "fp8", "backward", "muon", "offload", "pinned", "liger", "adafactor")
 #: A linear layer by its name here and its words (`linear.py`): on Hopper and later; on Blackwell.
 LINEAR = {
@@ -188,6 +215,7 @@ def cases(kernels: list) -> list[dict]:
             for how in ("torch", "fla")
         ]
     made.append(case("linear", "kimi_linear fla", "decoder", f"kimi_linear 4 512 bf16,sdpa {LATER['kimi_linear']}"))
+    made += [case("hybrids", name, "decoder", words, options=FLA) for name, words in HYBRIDS.items()]
     made += [case("times", name, "decoder", words, how="alone") for name, words in TIMES.items()]
     for number, one in enumerate(made):
         if one["script"] == "fsdp2" or one["group"] == "gathered":  # a process of torchrun's, alone

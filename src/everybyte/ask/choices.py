@@ -168,6 +168,7 @@ LOOPS: Mapping[LoopName, Loop] = MappingProxyType(
 #: What the values mean, `Setup` says.
 OptimizerImpl = Literal["foreach", "loop", "fused"]
 Attention = Literal["eager", "flash"]
+LinearAttention = Literal["torch", "fla"]
 Loss = Literal["plain", "chunked", "linear-cross-entropy"]
 Checkpointing = Literal["none", "full", "every-k", "selective", "operations", "one-in-k", "second-products"]
 Sharding = Literal["none", "zero1", "zero2", "zero3"]
@@ -182,7 +183,8 @@ Quantization = Literal["none", "nf4"]
 CHOICES = MappingProxyType(
     {
         "precision": get_args(PrecisionName), "optimizer": get_args(OptimizerName), "optimizer_impl": get_args(OptimizerImpl),
-        "attention": get_args(Attention), "loss": get_args(Loss), "master_gradients": get_args(MasterGradients),
+        "attention": get_args(Attention), "linear_attention": get_args(LinearAttention), "loss": get_args(Loss),
+        "master_gradients": get_args(MasterGradients),
         "checkpointing": get_args(Checkpointing), "sharding": get_args(Sharding), "sharding_units": get_args(ShardingUnits),
         "resharding": get_args(Resharding), "muon_gather": get_args(MuonGather),
         "offload": get_args(Offload), "buckets": get_args(Buckets), "quantization": get_args(Quantization),

@@ -163,6 +163,9 @@ class Setup:
         optimizer_in_backward: whether each weight has an optimizer of its own, which moves it as soon as its gradient has come, and drops
             the gradient (`register_post_accumulate_grad_hook`): they never stand all at once.
         attention: `eager` (the scores exist) or `flash` (they never do). By default the model's own: `flash` where its code has it.
+        linear_attention: of transformers' layers with a delta rule in attention's place (Qwen3-Next, Qwen3.5, OLMo-Hybrid, Kimi Linear):
+            its PyTorch code (`torch`), or the Triton kernels of flash-linear-attention, which it takes where `fla-core` is installed (`fla`):
+            by a dry run, of what release 0.6.0 allocates on a GPU with an H100's shared memory, whether or not it is installed here.
         dropout: probability, in [0, 1). By default the model's own: 0.0 of the book's models, 0.1 of transformers' GPT-2, OPT and BERT.
             Of a config it is each of its dropouts that is not 0.0.
         loss: `plain` (all tokens' logits exist), `chunked` (one chunk's, recomputed in backward), or `linear-cross-entropy`
@@ -233,6 +236,7 @@ class Setup:
     optimizer_impl: choices.OptimizerImpl = None  # type: ignore[assignment]  # the optimizer's usual one
     optimizer_in_backward: bool = False
     attention: choices.Attention = None  # type: ignore[assignment]
+    linear_attention: choices.LinearAttention = "torch"
     dropout: float = None  # type: ignore[assignment]
     loss: choices.Loss = "plain"
     loss_chunks: int = 8

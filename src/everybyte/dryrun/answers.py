@@ -10,12 +10,13 @@ aten = torch.ops.aten
 #: Slow operations. All that they return is new, each tensor with a storage of its size.
 _SLOW = {
     aten._foreach_sqrt.default, aten._log_softmax.default, aten._log_softmax_backward_data.default,
-    aten._softmax_backward_data.default, aten.add.Tensor, aten.addmm.default, aten.cat.default, aten.clamp.default,
-    aten.div.Scalar, aten.div.Tensor, aten.empty_like.default, aten.gelu.default, aten.gelu_backward.default, aten.mean.dim,
+    aten._softmax_backward_data.default, aten.add.Tensor, aten.addmm.default, aten.cat.default, aten.clamp.default, aten.cumsum.default,
+    aten.div.Scalar, aten.div.Tensor, aten.empty_like.default, aten.exp.default, aten.floor_divide.default, aten.gelu.default,
+    aten.gelu_backward.default, aten.mean.dim,
     aten.mul.Scalar, aten.mul.Tensor, aten.native_dropout.default, aten.native_dropout_backward.default,
     aten.native_layer_norm.default, aten.native_layer_norm_backward.default, aten.neg.default, aten.nll_loss_backward.default,
-    aten.nll_loss_forward.default, aten.pow.Tensor_Scalar, aten.rsqrt.default, aten.sigmoid.default, aten.silu.default,
-    aten.slice_backward.default, aten.sub.Tensor, aten.sum.dim_IntList, aten.tanh_backward.default, aten.zeros_like.default,
+    aten.nll_loss_forward.default, aten.pow.Tensor_Scalar, aten.rsqrt.default, aten.sigmoid.default, aten.sigmoid_backward.default,
+    aten.silu.default, aten.slice_backward.default, aten.softplus.default, aten.softplus_backward.default, aten.sub.Tensor, aten.sum.dim_IntList, aten.tanh_backward.default, aten.zeros_like.default,
 }  # fmt: skip
 
 

@@ -12,6 +12,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 from . import hugging_face, lowered, parallel
 from .autocast import autocast_as_on_cuda
 from .cuda import Kernels, clipping_on_meta, fused_optimizers_on_meta, loss_in_the_open, paged_states, quantized_weights
+from .delta_rules import delta_rules
 from .interrupts import BetweenOperations
 from .offloading import saved_on_host
 from .trace import Trace
@@ -32,6 +33,7 @@ def count(work: Workload, tracker: Tracker, rank: int = 0, first: bool = False) 
     with BetweenOperations(), _as_on_gpu(setup, tracker, rank), ExitStack() as stack:
         step = _Step(work, tracker)
         stack.enter_context(hugging_face.as_on_cuda())
+        stack.enter_context(delta_rules(step.module, setup, tracker))
         if step.trainer.scaler:
             step.trainer.scaler.scale(torch.empty((), device="meta"))  # its scale stands from now on
         if setup.distributed:

@@ -54,6 +54,7 @@ SPOKEN = (
     only("muon_gather", "each", why=", of which formulas do not speak", instead=BUDGET),
     only("fsdp_version", 2, why=", of which formulas do not speak", instead=BUDGET),
     only("loss", "plain", "chunked", why=", of which formulas do not speak", instead=BUDGET),
+    only("linear_attention", "torch", why=", of which formulas of a step do not speak", instead=DRY_RUN),
 )
 #: Of what each parameter takes in a step: a bias by which a router chooses is counted among them, and is a buffer.
 COUNTED = (only("Model.corrected", False, why="of {m.name}: its routers' biases are buffers", instead=BUDGET),)

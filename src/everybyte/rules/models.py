@@ -153,6 +153,8 @@ def _odd_why(s, m):
 _FITTING = table(
     Rule("precision", lambda s, m: s.precision in OWN, "with {m.name}, a Model, which has dimensions alone",
          ", ".join((*PRECISIONS, *LIBRARIES))),
+    only("linear_attention", "torch", why="with {m.name}, a Model, none of which has linear attention",
+         instead="eb.dry_run and eb.derive take the config of one of Hugging Face's that has"),
 )  # fmt: skip
 #: Of matrices that are divided, whoever made the model: a module of somebody's own is none.
 TENSOR = table(Rule("replicas", lambda s, m: s.replicas > 1 and not s.mesh.alone, BESIDE_MESH, "1, or no mesh")) + table(

@@ -183,6 +183,7 @@ _EXPERTS = table(
     when=lambda s: s.mesh.expert > 1,
 )
 _GPUS = table(
+    Rule("linear_attention", lambda s: s.linear_attention != "torch" and not s.mesh.alone, BESIDE_MESH, "'torch', or no mesh"),
     Rule("no_sync", lambda s: s.no_sync and not (s.fsdp and s.accumulation > 1),
          lambda s: f"needs {FSDP} and accumulation from 2 on, not {s.sharding!r} and {s.accumulation}", "False"),
     needs("fsdp_version", 2, "sharding", "zero2", "zero3"),

@@ -1,6 +1,6 @@
 """A decoder of Hugging Face's in the plainest loop: `python decoder.py MODEL_TYPE BATCH SEQUENCE WORDS NAME=VALUE ...`.
 
-WORDS, joined by commas: bf16 (weights too) or mixed (autocast) or fp32; eager or sdpa; full for checkpointing; compile; fused; times to print.
+WORDS, joined by commas: bf16 (weights too) or mixed (autocast) or fp32; eager or sdpa; full for checkpointing; compile; fused; steady, to count the last step's peak alone; times to print.
 It knows nothing of rehearsals.
 """
 
@@ -38,7 +38,9 @@ def step():
     optimizer.zero_grad()
 
 
-for _ in range(3):
+for number in range(3):
+    if "steady" in words and number == 2:
+        torch.cuda.reset_peak_memory_stats()
     step()
 if "times" in words:
     taken = []
