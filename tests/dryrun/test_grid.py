@@ -27,6 +27,8 @@ def test_every_choice_of_a_setup_is_drawn_for_either_family(family):
     for field, allowed in CHOICES.items():
         if field == "loop" or field in vars(LOOPS["plain"]):  # which tests/theory/test_loops.py draws
             continue
+        if field == "linear_attention":  # of which no Model has any: tests/dryrun/test_delta_rules.py
+            continue
         if field == "quantization":  # of adapters, which `adapted` draws
             assert {grid.adapted(seed)[1].quantization for seed in range(40)} == set(allowed)
             continue
