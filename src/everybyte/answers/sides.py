@@ -115,7 +115,7 @@ def side(source: Any, field: str = "seen") -> Side:
 
 def _of_bytes(read, field, name):
     """A file's: a pickle, JSON, or an error's text."""
-    if read[:1] == b"\x80":
+    if pickles.is_pickle(read):
         return _of_memory(snapshot(read).main, f"snapshot {checks.printable(name, checks.SHOWN)}")
     said = read.decode(errors="replace")
     if said.lstrip()[:1] == "{":

@@ -148,8 +148,6 @@ def _sizes(kind, config, row, names):
         groups = said["n_group"] if said["n_group"] > 1 else 0
         sizes |= {"head_width": said["qk_nope_head_dim"] + said["qk_rope_head_dim"], "expert_groups": groups}
         sizes |= {"groups_per_token": said["topk_group"] if groups else 0}
-    if kind == "qwen2" and "head_dim" in config:
-        raise ValueError(f"config.head_dim: {checks.shown(config['head_dim'])} of qwen2; allowed: none")
     return sizes | _windows(kind, config, row, sizes)
 
 

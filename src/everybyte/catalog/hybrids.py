@@ -12,32 +12,19 @@ from typing import Any
 from ..common import checks
 from .models import Model
 
-#: A field of `States` -> what a config calls it.
-_DELTA = {
-    "heads": "linear_num_value_heads", "columns": "linear_value_head_dim", "groups": "linear_num_key_heads", "rows": "linear_key_head_dim",
-    "convolved": "linear_conv_kernel_dim",
-}  # fmt: skip
-_MAMBA = {
-    "heads": "mamba_n_heads", "columns": "mamba_d_head", "groups": "mamba_n_groups", "rows": "mamba_d_state", "convolved": "mamba_d_conv",
-}  # fmt: skip
-_KIMI = {
-    "heads": "linear_num_heads", "columns": "linear_head_dim", "groups": "linear_num_heads", "rows": "linear_head_dim",
-    "convolved": "linear_conv_kernel_dim",
-}  # fmt: skip
-_NEMOTRON = {
-    "heads": "mamba_num_heads", "columns": "mamba_head_dim", "groups": "n_groups", "rows": "ssm_state_size", "convolved": "conv_kernel",
-}  # fmt: skip
-_MAMBA2 = {
-    "heads": "num_heads",
-    "columns": "head_dim",
-    "groups": "n_groups",
-    "rows": "state_size",
-    "convolved": "conv_kernel",
-}
+#: Fields of `States` that a config says.
+_SIZES = ("heads", "columns", "groups", "rows", "convolved")
+_DELTA = (
+    "linear_num_value_heads", "linear_value_head_dim", "linear_num_key_heads", "linear_key_head_dim", "linear_conv_kernel_dim",
+)  # fmt: skip
+_MAMBA = ("mamba_n_heads", "mamba_d_head", "mamba_n_groups", "mamba_d_state", "mamba_d_conv")
+_KIMI = ("linear_num_heads", "linear_head_dim", "linear_num_heads", "linear_head_dim", "linear_conv_kernel_dim")
+_NEMOTRON = ("mamba_num_heads", "mamba_head_dim", "n_groups", "ssm_state_size", "conv_kernel")
+_MAMBA2 = ("num_heads", "head_dim", "n_groups", "state_size", "conv_kernel")
 #: Mamba's first has a state a channel, and nothing else in the convolution.
-_MAMBA1 = {"heads": "intermediate_size", "columns": 1, "groups": 0, "rows": "state_size", "convolved": "conv_kernel"}
-#: transformers' `model_type` -> the names of its states' dimensions, or what they always are.
-KINDS: dict[str, dict[str, Any]] = {
+_MAMBA1 = ("intermediate_size", 1, 0, "state_size", "conv_kernel")
+#: transformers' `model_type` -> what it calls each of `_SIZES`, or what that always is.
+KINDS: dict[str, tuple[str | int, ...]] = {
     "qwen3_next": _DELTA, "qwen3_5_text": _DELTA, "qwen3_5_moe_text": _DELTA, "kimi_linear": _KIMI,
     "falcon_h1": _MAMBA, "bamba": _MAMBA, "granitemoehybrid": _MAMBA, "nemotron_h": _NEMOTRON, "mamba2": _MAMBA2,
     "mamba": _MAMBA1, "falcon_mamba": _MAMBA1,
@@ -196,7 +183,8 @@ def hybrid(config, count: Callable[[Any], dict[str, int]]) -> Hybrid | None:
             f"{owner}: {strange!r} is not derived; allowed: {', '.join(dict.fromkeys(_STATE + _KEYS + _NEITHER))}"
         )
     name = (getattr(text, "name_or_path", "") or getattr(config, "name_or_path", "") or kind).rpartition("/")[2]
-    sizes = {field: theirs if isinstance(theirs, int) else _size(text, theirs) for field, theirs in KINDS[kind].items()}
+    said_sizes = (theirs if isinstance(theirs, int) else _size(text, theirs) for theirs in KINDS[kind])
+    sizes = dict(zip(_SIZES, said_sizes, strict=True))
     states = States(sum(one in _STATE for one in types), **sizes, grouped=kind in _GROUPED)
     said = str(getattr(text, _SAID.get(kind, ""), None) or "").removeprefix("torch.") if kind in _SAID else ""
     if said and said not in _TYPES:

@@ -199,7 +199,9 @@ def doctor(options):
         option = f"--{changed[0].replace('_', '-')}"
         raise ValueError(f"doctor: {option} without a model; allowed: a name from `everybyte models` after the file")
     evidence = given.evidence(options.file)
-    said = eb.snapshot(evidence) if evidence[:1] == b"\x80" else evidence.decode(errors="replace")
+    from ..evidence.pickles import is_pickle
+
+    said = eb.snapshot(evidence) if is_pickle(evidence) else evidence.decode(errors="replace")
     ran = given.named(options.model) if options.model else None
     if options.script and not options.rehearse:
         raise ValueError("doctor: a script without --rehearse; allowed: doctor FILE --rehearse -- python train.py ...")

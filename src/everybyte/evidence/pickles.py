@@ -25,6 +25,11 @@ _LOOKS = {
 }
 
 
+def is_pickle(data: bytes) -> bool:
+    """Whether a file begins as pickles do, since protocol 2, and no text does."""
+    return data[:1] == b"\x80"
+
+
 class Refused(ValueError):
     """The error for a file that is not read; the message says why."""
 

@@ -288,7 +288,7 @@ class View {
 
   // The preset that the state is, the one pressed first; null where it is none.
   press(state) {
-    const holds = (preset) => preset && Object.entries(preset.state).every(([name, value]) => state[name] === value);
+    const holds = (preset) => preset && isIn(state, preset.state);
     const now = this.model.get("preset");
     const index = holds(this.spec.presets[now]) ? now : this.spec.presets.findIndex(holds);
     this.pressing = true;
@@ -387,7 +387,7 @@ class View {
     this.write(state);
     this.press(state);
     this.attend(state);
-    if (before && result && spec.controls.every((c) => before[c.name] === state[c.name])) {
+    if (before && result && isIn(before, state)) {
       if (preset) this.said.textContent = `${preset}: as it was. ${kind.describe(spec, result)}`;
       this.preset = "";
       return;

@@ -11,6 +11,7 @@ from ..ask.setup import Setup
 from ..catalog import from_config
 from ..common import checks, files
 from ..evidence import snapshot
+from ..evidence.pickles import is_pickle
 from ..theory.budget import budget
 from .controls import cards
 from .segments import memory_map
@@ -21,7 +22,6 @@ _SAID = (
 )
 #: The most letters of a text; an error with its traceback has some thousands.
 _MOST = 2**20
-_PICKLE = b"\x80"
 _GPUS = [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024]
 
 
@@ -95,7 +95,7 @@ class Yours(widgets.VBox):
     def _take(self, data, name=""):
         more = []
         try:
-            if data.startswith(_PICKLE):
+            if is_pickle(data):
                 memory = snapshot(data).main
                 said, more = memory._repr_html_(), [memory_map(memory)]
             elif len(data) > _MOST:
