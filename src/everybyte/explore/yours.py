@@ -13,7 +13,7 @@ from ..common import checks, files
 from ..evidence import snapshot
 from ..evidence.pickles import is_pickle
 from ..theory.budget import budget
-from .controls import cards
+from .controls import cards, powers
 from .segments import memory_map
 
 _SAID = (
@@ -22,7 +22,6 @@ _SAID = (
 )
 #: The most letters of a text; an error with its traceback has some thousands.
 _MOST = 2**20
-_GPUS = [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024]
 
 
 class Fitting(widgets.VBox):
@@ -33,7 +32,7 @@ class Fitting(widgets.VBox):
         longest = min(2048, model.positions or 2048)
         precisions = [name for name in PRECISIONS if name != "fp16-mixed"]
         self.gpu = widgets.Dropdown(options=list(cards()), value="h100-80gb", description="GPU")
-        self.gpus = widgets.Dropdown(options=_GPUS, value=1, description="GPUs")
+        self.gpus = widgets.Dropdown(options=powers(0, 10), value=1, description="GPUs")
         self.precision = widgets.Dropdown(options=precisions, value="bf16", description="precision")
         self.sequence = widgets.BoundedIntText(
             value=longest, min=1, max=model.positions or 2**20, description="sequence"
