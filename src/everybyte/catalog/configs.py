@@ -39,7 +39,8 @@ _ELSEWHERE = "or eb.derive(transformers.AutoConfig.from_pretrained(folder), setu
 def from_config(said: Any, name: str = "") -> Model:
     """The model of a Hugging Face configuration: the path of a config.json, its content, or an object of transformers' with `to_dict`.
 
-    Its code is transformers', and trains without a cache, as transformers' Trainer does: `use_cache` is not read. What a field means for memory is known, or the field is refused.
+    Its code is transformers', and trains without a cache, as transformers' Trainer does: `use_cache` is not read, nor is `dtype`: the setup's
+    precision decides, and a model that is made in 16 bits keeps its rotary frequencies twice, 2 bytes for each number of a head more. What a field means for memory is known, or the field is refused.
 
     Args:
         name: of the model; by default the configuration's own, or its kind.
