@@ -78,7 +78,7 @@ def run(notebook: nbformat.NotebookNode, path: Path, timeout: int = 120, widgets
     """Run a notebook in place, in a fresh kernel in the folder of `path`; RuntimeError names the cell that failed.
 
     `timeout` is in seconds, for each cell. With `widgets` the notebook's metadata get the widgets' state, and each figure its
-    slide's picture (`everybyte.draw.ON_SLIDE`).
+    slide's picture (`everybyte.draw.ON_SLIDE`); the exercises' cards then mark without a kernel.
     """
     os.environ["EVERYBYTE_RECORD_ONLY"] = "1"  # what is stored is the record's on every machine, not this GPU's
     os.environ["EVERYBYTE_PROGRESS"] = "off"  # and a new reader's
@@ -94,7 +94,7 @@ def run(notebook: nbformat.NotebookNode, path: Path, timeout: int = 120, widgets
         shutdown_kernel="immediate",
     )
     try:
-        client.execute(env=os.environ | ({"EVERYBYTE_SLIDES": "1"} if widgets else {}))
+        client.execute(env=os.environ | ({"EVERYBYTE_SLIDES": "1", "EVERYBYTE_ALONE": "1"} if widgets else {}))
     except (CellExecutionError, CellTimeoutError, DeadKernelError) as error:
         cell = next((c.id for c in notebook.cells if any(o.output_type == "error" for o in c.get("outputs", []))), "?")
         raise RuntimeError(f"{path}: cell {cell} failed; nothing was stored\n{error}") from None

@@ -22,6 +22,8 @@ UNITS = {
     "GB": 1000**3,
     "TB": 1000**4,
 }
+#: A pattern of whole numbers whose commas group three digits.
+GROUPED = r"[-+]?\d{1,3}(?:,\d{3})+"
 _MOST = 1e300  # what is counted is less
 _BINARY = ("EiB", "PiB", "TiB", "GiB", "MiB", "KiB", "B")
 _DECIMAL = ("TB", "GB", "MB", "kB", "B")
@@ -106,7 +108,7 @@ def digits(number: str) -> str:
         ValueError: where a comma does not group three digits: somebody's decimal comma would make it a hundred times as much.
     """
     whole = re.split(r"[.eE]", number)[0]
-    if "," in number and not re.fullmatch(r"[-+]?\d{1,3}(,\d{3})+", whole):
+    if "," in number and not re.fullmatch(GROUPED, whole):
         raise ValueError(
             f"value: {checks.shown(number)} has a comma that does not group three digits; allowed: a decimal point, as in 11.53"
         )

@@ -31,8 +31,13 @@ class Callout:
         """The callout with one more sentence; itself where the sentence is empty."""
         return replace(self, text=f"{self.text} {sentence}") if sentence else self
 
+    @property
+    def marked(self) -> str:
+        """The head behind its mark: "✓ 13.1 right"."""
+        return f"{_MARKS[self.kind][0]} {self.head}"
+
     def __repr__(self):
-        return f"{_MARKS[self.kind][0]} {self.head}. {self.text}"
+        return f"{self.marked}. {self.text}"
 
     def _repr_html_(self):
         mark, color = _MARKS[self.kind]

@@ -1,32 +1,76 @@
-// A prediction's two cards. The guess stays in this browser, where the card with the answer finds it, with a kernel or without.
+// A prediction's two cards, and an exercise's. What the reader says stays in this browser, with a kernel or without: the card with a
+// prediction's answer finds the guess there.
 
 const kept = keeping("everybyte.guesses"); // {id: [guess, the words for it, answer]}
+const solved = keeping("everybyte.solved"); // {id of an exercise: what was typed and is right}
 const TOLD = "everybyte-guess";
-const TIMES = { k: 1e3, m: 1e6, b: 1e9 };
-const NUMBER = "[-+]?(?:\\d[\\d,_]*(?:\\.\\d*)?|\\.\\d+)(?:e[-+]?\\d{1,3})?";
 
 function keep(id, ...row) {
   kept.keep({ ...kept.all(), [id]: row });
 }
 
-// A guess as people write it, in bytes where it is of memory; NaN where it cannot be read. As teach/quantities.py's `guess`.
-export function read(text, { unit, units, memory: bytes }) {
-  const said = text.trim().replace(/^(?:~|\u2248|about|around|roughly|ca\.?)\s*/i, "");
-  const found = said.match(new RegExp(`^(${NUMBER})(?:\\s*(?:-|\u2013|to\\b)\\s*(${NUMBER}))?\\s*(.*)$`, "i"));
-  if (!found) return NaN;
-  const [, low, high, rest] = found;
-  const number = (digits) => Number(digits.replace(/[,_]/g, ""));
-  const middle = high === undefined ? number(low) : (number(low) + number(high)) / 2;
-  if (!bytes) {
-    const [first, after] = [rest[0]?.toLowerCase(), rest.slice(1).trim()];
-    const bare = (words) => words.replace(/s$/, "");
-    if (bare(rest) === "" || bare(rest) === bare(unit)) return middle;
-    return first in TIMES && (after === "" || bare(after) === bare(unit)) ? middle * TIMES[first] : NaN;
-  }
-  const short = (name) => name.endsWith("iB") && name[0].toLowerCase() === rest.toLowerCase();
-  const name = rest === "" ? unit : Object.keys(units).find((u) => u.toLowerCase() === rest.toLowerCase()) ?? Object.keys(units).find(short);
-  const value = rest === "" && middle >= 2 ** 20 ? middle : middle * units[name];
-  return value >= 0 && value <= 2 ** 60 ? value : NaN;
+// A written number as a fraction of whole ones, which is exact; undefined where a comma does not group three digits.
+function fraction(written, how) {
+  const whole = written.split(/[.e]/i)[0];
+  if (written.includes(",") && !new RegExp(`^${how.grouped}$`).test(whole)) return undefined;
+  const [, sign, left, right = "", power = "0"] = written.replace(/[,_]/g, "").match(/^([-+]?)(\d*)\.?(\d*)(?:e([-+]?\d+))?$/i);
+  const tens = Number(power) - right.length;
+  const digits = BigInt(left + right) * (sign === "-" ? -1n : 1n);
+  return tens < 0 ? [digits, 10n ** BigInt(-tens)] : [digits * 10n ** BigInt(tens), 1n];
+}
+
+const below = ([n, d], [m, e]) => n * e < m * d;
+const size = ([n, d]) => [n < 0n ? -n : n, d];
+
+// By what is written after it, in bytes or in the unit.
+function sized(value, name, { names, plain }) {
+  if (!value) return undefined;
+  const [n, d] = value;
+  if (name === "" && plain) return below(size(value), [BigInt(plain[1]), 1n]) ? [n * BigInt(plain[0]), d] : value;
+  return Object.hasOwn(names, name) ? [n * BigInt(names[name]), d] : undefined;
+}
+
+// An amount as people write it, a fraction; undefined where it cannot be read. `how`: of teach/quantities.py, whose `read` reads alike.
+export function exact(text, how) {
+  const number = new RegExp(`^${how.number}`, "i");
+  const said = text.trim();
+  if (said.length > how.longest) return undefined;
+  let rest = said.replace(new RegExp(`^${how.about}`, "i"), "");
+  const take = (pattern) => {
+    const [found] = rest.match(pattern) ?? [];
+    rest = rest.slice(found?.length ?? 0);
+    return found;
+  };
+  const first = take(number);
+  const last = take(new RegExp(`^(?:${how.to})`, "i")) === undefined ? first : take(number);
+  if (first === undefined || last === undefined) return undefined;
+  const name = rest.replace(/\s+/g, "").toLowerCase();
+  const [low, high] = [first, last].map((written) => sized(fraction(written, how), name, how));
+  if (!low || !high) return undefined;
+  const middle = [low[0] * high[1] + high[0] * low[1], 2n * low[1] * high[1]];
+  return below([BigInt(how.largest), 1n], size(middle)) ? undefined : middle;
+}
+
+// A guess, in bytes where it is of memory; NaN where it cannot be read, or is more than any memory.
+export function read(text, { how, most }) {
+  const found = exact(text, how);
+  const value = found ? Number(found[0]) / Number(found[1]) : NaN;
+  return Number.isFinite(value) && (!most || (value >= 0 && value <= most)) ? value : NaN;
+}
+
+// [kind, why] of an answer: what the first row says that has the number. As teach/marking.py's rows.
+export function mark(text, { how, rows, unit, wanted }) {
+  const given = exact(text, how);
+  if (!given) return ["unreadable", `This is no number that can be read. It takes ${wanted}.`];
+  const bound = (written) => [...written.split("/"), "1"].slice(0, 2).map(BigInt);
+  const [, , right, why] = rows.find(([low, high]) => (low === null || !below(given, bound(low))) && (high === null || !below(bound(high), given)));
+  return right ? ["right", why] : ["wrong", `You say ${worded(text, unit)}. ${why}`];
+}
+
+// What was typed, with the unit where it ends in a number.
+function worded(text, unit) {
+  const typed = text.trim();
+  return /[\d.]$/.test(typed) && unit ? `${typed} ${unit}` : typed;
 }
 
 // How far a guess is from the answer, in the words of teach/predictions.py.
@@ -49,33 +93,82 @@ function made(name, words = "", more = {}) {
   return Object.assign(document.createElement(name), { textContent: words }, more);
 }
 
-function asks({ model, spec, root }) {
-  const field = made("input", "", { type: "text", size: 14, maxLength: 60, placeholder: `about \u2026 ${spec.unit}`, autocomplete: "off" });
-  field.setAttribute("aria-label", `your guess: ${spec.question}`);
+// A field, its button and what is said of it; `done` is called with what was typed.
+function entry({ label, placeholder, words, done }) {
+  const field = made("input", "", { type: "text", size: 14, maxLength: 60, placeholder, autocomplete: "off" });
+  field.setAttribute("aria-label", label);
   field.setAttribute("data-lm-suppress-shortcuts", "true");
   const said = made("span", "", { className: "everybyte-said" });
   said.setAttribute("role", "status");
-  const button = made("button", "lock in my guess", { type: "button" });
-  const tell = (words) => { said.textContent = `You say ${words}. The chapter will answer.`; };
-  const lock = () => {
-    const value = read(field.value, spec);
+  const button = made("button", words, { type: "button" });
+  const enter = () => field.value.trim() && done(field.value.trim());
+  button.addEventListener("click", enter);
+  field.addEventListener("keydown", (event) => event.key === "Enter" && enter());
+  return { field, button, said };
+}
+
+function asks({ model, spec, root }) {
+  const lock = (typed) => {
+    const value = read(typed, spec);
     if (Number.isNaN(value)) {
       said.textContent = `This cannot be read. A guess is such as \u201c20\u201d, \u201c~20 ${spec.unit}\u201d or \u201c15-20 ${spec.unit}\u201d.`;
       return;
     }
-    const words = field.value.trim() + (/[a-z]/i.test(field.value.replace(/^(about|around|roughly|ca)/i, "")) || !spec.unit ? "" : ` ${spec.unit}`);
+    const words = worded(typed, spec.unit);
     keep(spec.id, value, words);
     tell(words);
-    model.set("guess", field.value.trim());
+    model.set("guess", typed);
     model.save_changes();
     window.dispatchEvent(new CustomEvent(TOLD, { detail: spec.id }));
   };
-  button.addEventListener("click", lock);
-  field.addEventListener("keydown", (event) => event.key === "Enter" && lock());
+  const { field, button, said } = entry({
+    label: `your guess: ${spec.question}`, placeholder: `about \u2026 ${spec.unit}`, words: "lock in my guess", done: lock,
+  });
+  const tell = (words) => { said.textContent = `You say ${words}. The chapter will answer.`; };
   const before = kept.all()[spec.id];
   if (spec.guess) keep(spec.id, ...spec.guess);
   if (spec.guess || before) tell(spec.guess?.[1] ?? before[1]);
   root.append(made("b", `Prediction ${spec.id}. `), made("span", spec.question), made("br"), field, button, said);
+}
+
+// An exercise on a number: its own rows mark the answer where there are some, and else the kernel does.
+function marks({ model, spec, root }) {
+  const tell = (typed, kind, head, why) => {
+    if (kind === "right") solved.keep({ ...solved.all(), [spec.id]: typed });
+    root.dataset.verdict = kind;
+    said.replaceChildren(made("b", `${head}. `), made("span", why));
+  };
+  const own = (typed) => {
+    const [kind, why] = mark(typed, spec);
+    tell(typed, kind, spec.heads[kind], why);
+  };
+  const told = () => tell(...model.get("verdict"));
+  const check = (typed) => {
+    if (spec.rows) return own(typed);
+    if (model.get("verdict")[0] === typed) return told();
+    said.textContent = "Checking \u2026";
+    model.set("guess", typed);
+    return model.save_changes();
+  };
+  const { field, button, said } = entry({ label: `your answer to exercise ${spec.id}: ${spec.title}`, placeholder: `\u2026 ${spec.unit}`, words: "check", done: check });
+  const hint = made("button", "a hint", { type: "button" });
+  const hints = made("div", "", { className: "everybyte-hints" });
+  hints.setAttribute("role", "status");
+  hint.addEventListener("click", () => {
+    hints.append(made("div", `\u2192 ${spec.hints[hints.childElementCount]}`));
+    hint.hidden = hints.childElementCount === spec.hints.length;
+  });
+  root.append(made("b", `${spec.id}. `), made("span", `${spec.title} `), made("i", `(${[spec.unit && `in ${spec.unit}`, spec.exactness].filter(Boolean).join(", ")})`));
+  root.append(made("br"), field, button, hint, said, hints);
+  const before = solved.all()[spec.id];
+  if (before !== undefined) {
+    field.value = before;
+    if (spec.rows) own(before);
+    else said.textContent = `Solved before, in this browser, with \u201c${before}\u201d.`;
+  }
+  if (model.get("verdict").length) told();
+  model.on("change:verdict", told);
+  return () => model.off("change:verdict", told);
 }
 
 function answers({ spec, root }) {
@@ -111,6 +204,6 @@ export default {
     const spec = model.get("spec");
     const root = made("div", "", { className: "everybyte-guess" });
     el.append(root);
-    return (spec.kind === "asks" ? asks : answers)({ model, spec, root });
+    return { asks, answers, marks }[spec.kind]({ model, spec, root });
   },
 };

@@ -1,5 +1,6 @@
-"""The cards of a prediction, in JupyterLab and in a page without a kernel: a field for the guess, and the answer beside it."""
+"""The cards of predictions and exercises, in JupyterLab and in a page without a kernel: a field for a number, and what is said of it."""
 
+import os
 from collections.abc import Callable
 
 import anywidget
@@ -7,7 +8,12 @@ import traitlets
 
 from .. import units
 from ..common import files
-from .quantities import show
+from . import marking
+from .callout import Callout
+from .quantities import LARGEST_MEMORY, show, spelled
+
+#: Set where widgets are stored for pages without a kernel: an exercise's card then has its rows, which take seconds to compute.
+ALONE = "EVERYBYTE_ALONE"
 
 
 def program() -> str:
@@ -16,21 +22,22 @@ def program() -> str:
 
 
 class Card(anywidget.AnyWidget):
-    """One card. `spec`: its texts and numbers; `guess`: what the reader typed and locked in."""
+    """One card. `spec`: its texts and numbers; `guess`: what the reader typed and locked in; `verdict`: the kernel's on that text."""
 
     _esm = traitlets.Unicode().tag(sync=True)
     _css = traitlets.Unicode().tag(sync=True)
     spec = traitlets.Dict().tag(sync=True)
     guess = traitlets.Unicode("").tag(sync=True)
+    verdict = traitlets.List().tag(sync=True)
 
     def __init__(self, **spec):
         super().__init__(_esm=program(), _css=files.text(__package__, "cards.css"), spec=spec)
 
 
 def _spec(prediction):
-    memory = prediction.unit in units.UNITS
     return {
-        "id": prediction.id, "unit": prediction.unit, "memory": memory, "units": units.UNITS if memory else {},
+        "id": prediction.id, "unit": prediction.unit, "how": spelled(prediction.unit),
+        "most": LARGEST_MEMORY if prediction.unit in units.UNITS else None,
         "guess": None if prediction.value is None else [float(prediction.value), show(prediction.value, prediction.unit)],
     }  # fmt: skip
 
@@ -46,3 +53,23 @@ def answered(answer) -> Card:
     """The card with the answer: shown beside a guess, or when it is asked for."""
     said = [float(answer.value), show(answer.value, answer.guess.unit)]
     return Card(kind="answers", answer=said, **_spec(answer.guess))
+
+
+def exercise(exercise, checked: Callable[[str], Callout]) -> Card:
+    """The card of an exercise on a number. checked: the verdict on what the reader types, where there is a kernel."""
+    verdicts = {"right": "right", "not yet": "wrong", "could not be read": "unreadable"}
+    spec = {
+        "kind": "marks", "id": exercise.id, "title": exercise.title, "unit": exercise.unit, "how": spelled(exercise.unit),
+        "exactness": exercise.exactness, "wanted": exercise.wanted, "hints": list(exercise.hints),
+        "heads": {kind: exercise.said(said, "").marked for said, kind in verdicts.items()},
+    }  # fmt: skip
+    if os.environ.get(ALONE):
+        spec["rows"] = [row.data() for row in marking.rows(exercise)]
+    card = Card(**spec)
+
+    def mark(change):
+        said = checked(change.new)
+        card.verdict = [change.new, said.kind, said.marked, said.text]
+
+    card.observe(mark, "guess")
+    return card

@@ -3,7 +3,7 @@
 A chapter's exercises are in `teach/bank`, and read at the first use of the chapter.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cache
@@ -14,9 +14,10 @@ from typing import ClassVar
 from .. import units
 from ..common import checks
 from ..common.tables import Table
-from . import kept, texts
+from . import kept, marking, showing, texts
 from .callout import Callout
 from .quantities import missing, read, show
+from .texts import sentence
 
 _HINTS_TAKEN: dict[str, int] = {}
 DIFFICULTIES = {1: "easy", 2: "medium", 3: "hard"}
@@ -106,13 +107,17 @@ class Exercise:
             what = 'text such as "100 B", or a plain number of bytes'
         elif self.unit in units.UNITS:
             what = f'text such as "1.5 {self.unit}", {what}, or whole bytes'
+        of_what = f" of {self.unit}" if self.unit and self.decimals is not None else ""
+        return f"{what}, {self.exactness}{of_what}"
+
+    @property
+    def exactness(self) -> str:
+        """How exact a number must be, in words."""
         if self.decimals is not None:
-            what += f", to {self.decimals} decimal{'s' * (self.decimals != 1)}" + f" of {self.unit}" * bool(self.unit)
-        elif self.significant is not None:
-            what += f", to {self.significant} significant digits"
-        else:
-            what += f", within {show(self.tolerance, self.unit)}: {self.reason}" if self.tolerance else ", exact"
-        return what
+            return f"to {self.decimals} decimal{'s' * (self.decimals != 1)}"
+        if self.significant is not None:
+            return f"to {self.significant} significant digits"
+        return f"within {show(self.tolerance, self.unit)}: {self.reason}" if self.tolerance else "exact"
 
     def right(self):
         """The right answer: a Fraction, or an expression."""
@@ -131,8 +136,9 @@ class Exercise:
     def judge(self, answer: object) -> Callout:
         """Judge an answer as right, wrong (with the mistake's sentence where known), not attempted or unreadable. Never raises."""
         if missing(answer):
-            how = f"Put {self.wanted}, in place of the three dots and run the cell again."
-            return self.said("not attempted yet", how)
+            how = f"In JupyterLab: put {self.wanted}, in place of the three dots and run the cell again."
+            asked = self.said("not attempted yet", how)
+            return Asked(asked.kind, asked.head, asked.text, self) if self.accepts == "number" else asked
         try:
             return self._judge_expression(answer) if self.accepts == "expression" else self._judge_number(answer)
         except (ValueError, RecursionError) as error:
@@ -142,6 +148,11 @@ class Exercise:
     def said(self, verdict: str, text: str) -> Callout:
         """The callout of a verdict, one of `_VERDICTS`, with its reason."""
         return Callout(_VERDICTS[verdict], f"{self.id} {verdict}", text)
+
+    def wrong_numbers(self) -> Iterator[tuple[str, Fraction]]:
+        """(what went wrong, the wrong number) of each mistake of this exercise."""
+        for message, wrong in self.mistakes.items():
+            yield message, self._value(wrong)
 
     def _value(self, value):
         return _computed(value, self.accepts) if callable(value) else _read(value, self.accepts)
@@ -162,29 +173,23 @@ class Exercise:
         return self.said("not yet", expressions.describe(right, given))
 
     def _judge_number(self, answer):
-        given, right = read(answer, self.unit), self.right()
-        if abs(given - right) <= self.slack(right):
-            exact = f", exactly {units.exact(int(right))}" if self.unit in units.UNITS and self.unit != "B" else ""
-            return self.said("right", sentence(show(right, self.unit) + exact))
-        why = "Close: mind the rounding, and what is exact."
-        if abs(given - right) > abs(right) / 200:
-            why = f"It is too {'large' if given > right else 'small'}."
-        for message, wrong in self._known_mistakes(right):  # zero is near every small quotient, and no mistake of units
-            if abs(given - wrong) <= (self.slack(wrong) if given else 0):
-                why = sentence(message)
-                break
-        return self.said("not yet", f"You say {show(given, self.unit)}. {why}")
+        given = read(answer, self.unit)
+        row = next(row for row in marking.rows(self) if given in row)
+        if row.right:
+            return self.said("right", row.why)
+        return self.said("not yet", f"You say {show(given, self.unit)}. {row.why}")
 
-    def _known_mistakes(self, right):
-        yield from ((message, self._value(wrong)) for message, wrong in self.mistakes.items())
-        for name, factor in self.factors.items():
-            yield f"the {name} is missing", right / factor
-            yield f"the {name} is counted twice", right * factor
-        yield "the sign is wrong", -right
-        if self.unit in units.UNITS:
-            yield from _unit_mistakes(right)
-        yield "half of it is missing: is there one thing where there are two?", right / 2
-        yield "it is twice as much: is one thing counted twice?", right * 2
+
+@dataclass(frozen=True, repr=False)
+class Asked(Callout):
+    """An exercise that waits for a number: in words, and as a card where there are widgets."""
+
+    exercise: Exercise
+
+    def _repr_mimebundle_(self, **kwargs):
+        return showing.bundle(
+            self, lambda cards: cards.exercise(self.exercise, lambda said: check(self.exercise.id, said))
+        )
 
 
 @cache
@@ -199,18 +204,6 @@ def _read(value, accepts):
 
         return read_expression(value)
     return Fraction(value) if isinstance(value, int | float) else read(value, "")
-
-
-def _unit_mistakes(right):
-    for decimal, binary in (("GB", "GiB"), ("MB", "MiB"), ("kB", "KiB")):
-        ratio = Fraction(units.UNITS[binary], units.UNITS[decimal])
-        yield f"{decimal} for {binary}: divided by {units.UNITS[decimal]:,}, but called {binary}", right * ratio
-        yield f"{binary} for {decimal}: divided by {units.UNITS[binary]:,}, but called {decimal}", right / ratio
-    yield "bits for bytes: a byte has eight bits", right * 8
-    yield "divided by eight: the numbers were bytes already, not bits", right / 8
-    for power in (1024, 1024**2, 1024**3):
-        yield "the unit's prefix is off, by a power of 1,024", right * power
-        yield "the unit's prefix is off, by a power of 1,024", right / power
 
 
 def check(id: str, answer: object) -> Callout:
@@ -305,8 +298,3 @@ def bank(chapter: str) -> dict[str, Exercise]:
     """
     computed = import_module(f".bank.c{chapter}", __package__).ANSWERS
     return import_module(".bank", __package__).joined(chapter, listed(chapter), computed)
-
-
-def sentence(text: str) -> str:
-    """The text with a capital, and with a full stop where it has no punctuation at its end."""
-    return text[:1].upper() + text[1:] + "." * (not text.endswith((".", "?", "!")))

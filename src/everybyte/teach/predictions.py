@@ -3,21 +3,17 @@
 from dataclasses import dataclass
 from fractions import Fraction
 from html import escape
-from importlib.util import find_spec
 from textwrap import shorten
 
 from .. import units
 from . import kept
 from .callout import Callout
-from .quantities import guess as read
-from .quantities import missing, show
+from .quantities import LARGEST_MEMORY, missing, read, show
+from .showing import bundle
 
 _MADE: dict[str, "Prediction"] = {}
-_SHOWN: dict[str, object] = {}  # a prediction's card lives as long as its kernel
 #: The largest factor between the answer and a close guess.
 _CLOSE = Fraction(11, 10)
-#: Bytes of a guess, at most.
-_MOST = 2**60
 
 
 @dataclass(frozen=True, repr=False)
@@ -34,7 +30,7 @@ class Prediction(Callout):
         return self.head.removeprefix("Prediction ")
 
     def _repr_mimebundle_(self, **kwargs):
-        return _shown(
+        return bundle(
             self, lambda cards: cards.asked(self, lambda said: predict(self.id, said, self.question, unit=self.unit))
         )
 
@@ -61,22 +57,7 @@ class Answer(Callout):
         return f"<details><summary>{escape(self.head)}: show the answer, without a guess</summary>{shown}</details>"
 
     def _repr_mimebundle_(self, **kwargs):
-        return _shown(self, lambda cards: cards.answered(self))
-
-
-def _shown(said, card):
-    """What is displayed: a card that answers where there are widgets, and on paper the words."""
-    data = {"text/plain": repr(said), "text/html": said._repr_html_()}
-    if find_spec("anywidget"):
-        from . import cards
-
-        _SHOWN[said.head, type(said)] = shown = card(cards)
-        data["application/vnd.jupyter.widget-view+json"] = {
-            "version_major": 2,
-            "version_minor": 0,
-            "model_id": shown.model_id,
-        }
-    return data
+        return bundle(self, lambda cards: cards.answered(self))
 
 
 def predict(id: str, guess: object, question: str = "", *, unit: str = "GiB") -> Prediction:
@@ -118,8 +99,8 @@ def reveal(id: str, value: float) -> Callout:
 
 def _sized(value, unit):
     """A guess of bytes that some memory might have; ValueError otherwise."""
-    if unit in units.UNITS and not 0 <= value <= _MOST:
-        raise ValueError(f"memory is from 0 B to {units.text(_MOST)}")
+    if unit in units.UNITS and not 0 <= value <= LARGEST_MEMORY:
+        raise ValueError(f"memory is from 0 B to {units.text(LARGEST_MEMORY)}")
     return value
 
 

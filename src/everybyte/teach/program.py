@@ -12,8 +12,9 @@ from ..catalog import Model
 from ..catalog.weights import layers, weights
 from . import texts
 from .callout import Callout
-from .exercise import Exercise, sentence
+from .exercise import Exercise
 from .quantities import missing
+from .texts import sentence
 
 _FAILED = object()
 
@@ -75,7 +76,7 @@ class Program(Exercise):
 
     def judge(self, answer: object) -> Callout:
         """Judge a function as right, wrong at its first wrong case, not attempted or unreadable. The reader's errors are caught."""
-        nothing = self.said("not attempted yet", f"Write {self.call} and run the cell again.")
+        nothing = self.said("not attempted yet", f"In JupyterLab: write {self.call} and run the cell again.")
         if missing(answer):
             return nothing
         if not callable(answer):

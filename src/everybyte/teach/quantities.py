@@ -2,20 +2,27 @@
 
 import re
 from fractions import Fraction
+from functools import cache
 from numbers import Rational, Real
 
 from .. import units
 
 _LONGEST = 60
 _LARGEST = 10**300
-_NUMBER = re.compile(r"[-+]?(?:\d[\d,_]*(?:\.[\d,]*)?|\.\d+)(?:[eE][-+]?\d{1,3})?", re.ASCII)
+#: Bytes of a guess, at most.
+LARGEST_MEMORY = 2**60
 #: A plain number from here on is a count of bytes even where the exercise asks for GiB.
 _SURELY_BYTES = 2**20
-#: Before and between the numbers of a guess; what people write for a unit; thousands of what is no memory.
-_ABOUT = re.compile(r"^(?:~|≈|about|around|roughly|ca\.?)\s*", re.IGNORECASE)
-_TO = re.compile(r"\s*(?:-|\u2013|\bto\b)\s*")
-_SAID = {unit.lower(): unit for unit in units.UNITS} | {u[0].lower(): u for u in units.UNITS if u.endswith("iB")}
-_TIMES = {"k": 10**3, "m": 10**6, "b": 10**9}
+#: How a number is written, for Python's regular expressions and JavaScript's: what may stand before it, itself, between two, its commas.
+_WRITTEN = {
+    "about": r"(?:~|≈|about|around|roughly|ca\.?)\s*",
+    "number": r"[-+]?(?:\d[\d,_]*(?:\.[\d,]*)?|\.\d+)(?:e[-+]?\d{1,3})?",
+    "to": r"\s*(?:-|\u2013|\bto\b)\s*",
+    "grouped": units.GROUPED,
+}
+_ABOUT, _NUMBER, _TO = (re.compile(_WRITTEN[name], re.ASCII | re.IGNORECASE) for name in ("about", "number", "to"))
+#: Thousands of what is no memory.
+_TIMES = {"k": 10**3, "m": 10**6, "b": 10**9, "thousand": 10**3, "million": 10**6, "billion": 10**9}
 
 
 def missing(answer: object) -> bool:
@@ -26,7 +33,8 @@ def missing(answer: object) -> bool:
 def read(answer: object, unit: str) -> Fraction:
     """The reader's number: in bytes where `unit` is one of `units.UNITS`, else in `unit`.
 
-    In an exercise in GiB or another unit of bytes, plain numbers from 2**20 on are bytes.
+    In an exercise in GiB or another unit of bytes, plain numbers from 2**20 on are bytes. Text as people write it: "20 GiB", "20 g",
+    "~20 GiB", "15-20 GiB" (the middle), "20k tokens".
 
     Raises:
         ValueError: a sentence for the reader, where there is no such number.
@@ -40,29 +48,24 @@ def read(answer: object, unit: str) -> Fraction:
     return value
 
 
-def guess(answer: object, unit: str) -> Fraction:
-    """A guess, as `read` reads a number; and as people guess: "~20 GiB", "20 g", "15-20 GiB" (its middle), "20k tokens".
+@cache
+def spelled(unit: str) -> dict:
+    """How a text with a number of `unit` is read, as data for the cards' program too.
 
-    Raises:
-        ValueError: as `read`.
+    `names`: {what may follow the number, in small letters without spaces: its size in bytes, or in `unit`}; `plain`: [the size of
+    a number with nothing after it, from where on it is of bytes] of memory; `longest`, `largest`: what is still read.
     """
-    if not isinstance(answer, str):
-        return read(answer, unit)
-    text = _ABOUT.sub("", answer.strip())
-    first = _NUMBER.match(text)
-    if first and (to := _TO.match(text, first.end())):
-        rest = text[to.end() :]
-        last = _NUMBER.match(rest)
-        if not last:
-            raise ValueError("after the range's first number there is no second")
-        return (guess(first[0] + rest[last.end() :], unit) + guess(rest, unit)) / 2
-    if first:
-        said = text[first.end() :].strip()
-        if unit in units.UNITS:
-            text = f"{first[0]} {_SAID.get(said.lower(), said)}"
-        elif said[:1].lower() in _TIMES and said[1:].strip() in ("", unit, unit.rstrip("s")):
-            return read(first[0], unit) * _TIMES[said[0].lower()]
-    return read(text, unit)
+    how = {**_WRITTEN, "longest": _LONGEST, "largest": str(_LARGEST)}
+    if unit in units.UNITS:
+        names = {name.lower(): size for name, size in units.UNITS.items()} | {"byte": 1, "bytes": 1}
+        names |= {name[0].lower(): size for name, size in units.UNITS.items() if name.endswith("iB")}
+        return how | {"names": names, "plain": [units.UNITS[unit], _SURELY_BYTES]}
+    one = unit.lower().replace(" ", "").rstrip("s")
+    own = {"", one, f"{one}s"} if one else {""}
+    in_units = {word: times // _TIMES.get(one, 1) for word, times in _TIMES.items() if times >= _TIMES.get(one, 1)}
+    return how | {
+        "names": {word + name: times for word, times in in_units.items() for name in own} | dict.fromkeys(own, 1)
+    }
 
 
 def show(value: float | Fraction, unit: str) -> str:
@@ -84,22 +87,30 @@ def _digits(value: Fraction) -> str:
 def _read_text(text, unit):
     if len(text) > _LONGEST:
         raise ValueError("this text is too long to be a number with its unit")
-    number = _NUMBER.match(text)
-    if not number:
+    text = text[about.end() :] if (about := _ABOUT.match(text)) else text
+    first = last = _NUMBER.match(text)
+    if not first:
         raise ValueError("this text does not begin with a number")
-    rest = text[number.end() :].strip()
-    digits = units.digits(number[0])
+    rest = text[first.end() :]
+    if to := _TO.match(rest):
+        last = _NUMBER.match(rest := rest[to.end() :])
+        if not last:
+            raise ValueError("after the range's first number there is no second")
+        rest = rest[last.end() :]
+    ends = [_sized(Fraction(units.digits(number[0])), rest.strip(), unit) for number in (first, last)]
+    return _within(sum(ends) / 2)
+
+
+def _sized(value, said, unit):
+    """The number in bytes, or in `unit`, by what is written after it."""
+    names, name = spelled(unit)["names"], re.sub(r"\s+", "", said).lower()
+    if unit in units.UNITS and not name:
+        return read(value, unit)
+    if name in names:
+        return value * names[name]
     if unit in units.UNITS:
-        if rest.lower() in ("byte", "bytes"):
-            rest = "B"
-        if not rest:
-            return read(Fraction(digits), unit)
-        if rest in units.UNITS:
-            return _within(Fraction(digits) * Fraction(units.parse(f"1 {rest}")))
-        raise ValueError(f"the unit {rest!r} after the number is not one of {', '.join(units.UNITS)}")
-    if rest.rstrip("s") not in ("", unit.rstrip("s")):
-        raise ValueError(f"the text after the number is not {unit!r}" if unit else "there is text after the number")
-    return _within(Fraction(digits))
+        raise ValueError(f"the unit {said!r} after the number is not one of {', '.join(units.UNITS)}")
+    raise ValueError(f"the text after the number is not {unit!r}" if unit else "there is text after the number")
 
 
 def _plain(answer):
