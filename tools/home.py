@@ -13,6 +13,7 @@ from everybyte import Setup, explore
 from everybyte.common import files
 from everybyte.explore.alone import embedded
 from everybyte.teach import interview
+from everybyte.teach.exercise import chapters, listed
 from everybyte.teach.interviewing.room import page as rooms
 
 #: What the page says; `{explorer}` and `{map}` are HTML.
@@ -37,14 +38,17 @@ derives, PyTorch agrees to the byte without a GPU, and so does an H200.
 {map}
 ```
 """
-#: In the browser: how many of a chapter's guesses the reader has made.
+#: In the browser: how many of a chapter's guesses the reader has made, and how many of its exercises with a card are solved.
 TICKS = f"""<script type="module">
 {files.text("everybyte.common", "keeping.js")}
-const made = Object.keys(keeping("everybyte.guesses").all());
-for (const card of document.querySelectorAll("[data-guesses]")) {{
-  const asked = card.dataset.guesses.split(" ").filter(Boolean);
-  const done = asked.filter((id) => made.includes(id)).length;
-  if (done) card.querySelector(".everybyte-ticks").textContent = done === asked.length ? "\\u2713 guessed" : `${{done}} of ${{asked.length}} guessed`;
+const kept = {{ guessed: keeping("everybyte.guesses").all(), solved: keeping("everybyte.solved").all() }};
+for (const card of document.querySelectorAll("[data-guessed]")) {{
+  const ticks = Object.entries(kept).map(([what, made]) => {{
+    const asked = card.dataset[what].split(" ").filter(Boolean);
+    const done = asked.filter((id) => Object.hasOwn(made, id)).length;
+    return done && (done === asked.length ? `\\u2713 ${{what}}` : `${{done}} of ${{asked.length}} ${{what}}`);
+  }});
+  card.querySelector(".everybyte-ticks").textContent = ticks.filter(Boolean).join(", ");
 }}
 </script>"""
 
@@ -77,10 +81,17 @@ def _card(entry, root):
     text = "\n".join(cell.source for cell in notebook.cells)
     title = re.search(r"^# (.+)$", text, re.M)[1]
     minutes = re.search(r"^\*(\d+) minutes", text, re.M)
-    guesses = " ".join(id for id, *_ in predictions(notebook))
+    guessed = " ".join(id for id, *_ in predictions(notebook))
+    solved = " ".join(_on_cards(Path(entry.path).name[:2]))
     place = Path(entry.path).with_suffix(".html").as_posix()
     below = f"{minutes[1]} minutes" if minutes else ""
     return (
-        f'<a class="everybyte-card" href="{place}" data-guesses="{escape(guesses)}"><b>{escape(title)}</b>'
+        f'<a class="everybyte-card" href="{place}" data-guessed="{escape(guessed)}" data-solved="{escape(solved)}"><b>{escape(title)}</b>'
         f'<span>{escape(entry.question)}</span><i>{below} <em class="everybyte-ticks"></em></i></a>\n'
     )
+
+
+def _on_cards(chapter):
+    """The ids of a chapter's exercises that a page without a kernel marks: those on a number."""
+    said = listed(chapter) if chapter in chapters() else {}
+    return [id for id, entry in said.items() if "call" not in entry and entry.get("accepts", "number") == "number"]

@@ -84,7 +84,7 @@ def test_the_first_page_is_a_step_and_every_chapter_by_its_question():
     assert text.index("everybyte-alone") < text.index("## The chapters") < text.index('everybyte-card"')
     for entry in entries:
         assert f'href="{entry.path[:-6]}.html"' in text and escape(entry.question) in text
-    assert 'data-guesses="P17.1 ' in text or 'data-guesses="P17.1"' in text
+    assert 'data-guessed="P17.1 ' in text and 'data-solved="17.1 17.3 17.4 17.5"' in text
 
 
 def test_a_link_in_an_output_leads_to_the_page(tmp_path):
