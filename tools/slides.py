@@ -25,6 +25,7 @@ from edition import MARKS, ROOT, WIDGET_VIEW, each, kept, live, main, replaced, 
 from tracks import track, tracks
 
 from everybyte.draw import ON_SLIDE
+from everybyte.teach.predictions import TOLD
 
 STATES = "application/vnd.jupyter.widget-state+json"
 SLIDES = ROOT / "build" / "slides"
@@ -142,9 +143,10 @@ def guessed(cell) -> tuple[str, str]:
 
 
 def answered(cell) -> list[tuple[str, str]]:
-    """The name of each prediction that a cell reveals, and the answer."""
-    found = re.findall(r"Prediction (\S+)\. No guess was made\. The answer is (.+)\.$", _plain(cell), re.M)
-    return [(name, re.sub(r"\b\d+\.\d{3,}", lambda m: f"{float(m[0]):.4g}", said)) for name, said in found]
+    """The name of each prediction that a cell reveals, and the answer, which its outputs do not show."""
+    told = [output.get("metadata", {}).get(TOLD) for output in cell.get("outputs", [])]
+    short = [re.sub(r"\b\d+\.\d{3,}", lambda m: f"{float(m[0]):.4g}", one["answer"]) if one else "" for one in told]
+    return [(one["prediction"], said) for one, said in zip(told, short, strict=True) if one]
 
 
 def _letters(tex):

@@ -9,6 +9,7 @@ from statistics import median
 
 from nbformat import NotebookNode
 
+from everybyte.teach.predictions import TOLD
 from notebooks import canonical
 
 BEATS = (
@@ -38,6 +39,7 @@ WORDS = (1_200, 2_500)  # of a chapter's markdown, code in it and marks included
 LAB_WORDS = (500, 2_000)  # of a lab's
 CELLS = 60  # of a chapter, at most
 SENTENCE = 40  # words, at most
+_ANSWERED = re.compile(r"Prediction (\S+)\. No guess was made\. The answer is")
 #: Turns of phrase that readers stumbled over, and what the field says.
 BANNED = {
     r"\bmade (?:again|anew)\b|\bmakes? (?:it |them )?again\b": "recomputed",
@@ -190,18 +192,18 @@ def excuses(notebook: NotebookNode) -> list[str]:
 
 
 def spoilers(notebook: NotebookNode) -> list[str]:
-    """No answer stands before its prediction: none with a decimal point, which is not there by chance."""
+    """No answer stands before its prediction: none with a decimal point, which is not there by chance. And none in plain text."""
     faults, said, asked = [], "", {}
     for cell in notebook.cells:
-        texts = [o.get("text", "") + o.get("data", {}).get("text/plain", "") for o in cell.get("outputs", [])]
+        outputs = cell.get("outputs", [])
+        texts = [o.get("text", "") + o.get("data", {}).get("text/plain", "") for o in outputs]
+        asked |= {name: said for text in texts for name in re.findall(r"Prediction (\S+)\. .* Not guessed yet", text)}
+        for told in filter(None, (o.get("metadata", {}).get(TOLD) for o in outputs)):
+            name, answer = told["prediction"], re.match(r"\d[\d,]*\.\d+", told["answer"])
+            if answer and re.search(rf"(?<![\d.,]){re.escape(answer[0])}(?!\d)", asked.get(name, "")):
+                faults.append(f"the answer of prediction {name}, {answer[0]}, stands before it")
         for text in texts:
-            if found := re.search(r"Prediction (\S+)\. .* Not guessed yet", text):
-                asked[found[1]] = said
-            for name, answer in re.findall(
-                r"Prediction (\S+)\. No guess was made\. The answer is (\d[\d,]*\.\d+)", text
-            ):
-                if re.search(rf"(?<![\d.,]){re.escape(answer)}(?!\d)", asked.get(name, "")):
-                    faults.append(f"the answer of prediction {name}, {answer}, stands before it")
+            faults += [f"the answer of prediction {name} stands in plain text" for name in _ANSWERED.findall(text)]
         said += "\n".join([*([cell.source] if cell.cell_type == "markdown" else []), *texts, ""])
     return faults
 

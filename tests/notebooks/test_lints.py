@@ -54,13 +54,14 @@ def test_no_lint_faults_a_right_notebook(tmp_path):
     assert lints.neighbors(right(), order()[1], order()) == []
 
 
+def answered(text="Prediction P1. No guess was made. print(_) shows the answer without one."):
+    told = {"everybyte": {"prediction": "P1", "answer": "4.51 GiB"}}
+    return new_output("execute_result", {"text/plain": text}, metadata=told)
+
+
 def told_before(notebook):
-    said = (
-        "Prediction P1. How much? Not guessed yet: put",
-        "Prediction P1. No guess was made. The answer is 4.51 GiB.",
-    )
-    asked, answered = ([new_output("execute_result", {"text/plain": text})] for text in said)
-    notebook.cells[3].outputs, notebook.cells[5].outputs = asked, answered
+    said = {"text/plain": "Prediction P1. How much? Not guessed yet: put"}
+    notebook.cells[3].outputs, notebook.cells[5].outputs = [new_output("execute_result", said)], [answered()]
     assert lints.spoilers(notebook) == []
     notebook.cells[2].source += "\n\nIt is 4.51 GiB."
 
@@ -117,6 +118,10 @@ BROKEN = {
     "an ignoring comment": (lints.excuses, edit(3, source="# NBVAL_IGNORE_OUTPUT\nx")),
     "an excused error": (lints.excuses, edit(3, metadata={"tags": ["raises-exception"]})),
     "an answer before its prediction": (lints.spoilers, told_before),
+    "an answer in plain text": (
+        lints.spoilers,
+        output(5, answered("Prediction P1. No guess was made. The answer is 4.51 GiB.")),
+    ),
     "a home": (lints.machine_paths, source(3, "x = 1", f"open('{Path('/home') / 'me'}')")),
     "a folder printed": (lints.machine_paths, output(3, new_output("stream", text=str(Path("/tmp") / "x")))),
     "a drive": (lints.machine_paths, source(2, "word", "C:" + "\\x")),

@@ -15,6 +15,7 @@ from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_outp
 from everybyte.common.tables import Table
 from everybyte.formulas import registry
 from everybyte.formulas.symbols import SYMBOLS
+from everybyte.teach.predictions import TOLD
 
 PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
 
@@ -185,16 +186,19 @@ def test_a_long_table_goes_on_on_the_next_slide_with_its_heading():
     assert len(slides.parted(new_output("execute_result", {"text/html": "<p>no table</p>"}))) == 1
 
 
+def answered(words):
+    """What a cell shows that reveals the answer of prediction 1.1 to nobody who has not guessed."""
+    told = {TOLD: {"prediction": "1.1", "answer": words}}
+    return new_output("execute_result", {"text/plain": "Prediction 1.1. No guess was made."}, metadata=told)
+
+
 def on(cell):
     cell.metadata["tags"] = ["slide"]
     return cell
 
 
 def test_a_deck_shows_what_is_marked_and_says_the_rest_to_the_speaker():
-    guess, answer = (
-        "Prediction 1.1. How many of XL's bytes? Not guessed yet: put",
-        "• Prediction 1.1. No guess was made. The answer is 8.03 GiB.",
-    )
+    guess = "Prediction 1.1. How many of XL's bytes? Not guessed yet: put"
     notebook = new_notebook(
         cells=[
             on(new_markdown_cell("# Title\n\n**Why?**")),
@@ -204,7 +208,7 @@ def test_a_deck_shows_what_is_marked_and_says_the_rest_to_the_speaker():
             new_markdown_cell("### A step\n\nLong ago. The reason:"),
             on(shows({"text/latex": "$x$", "text/plain": "x"})),
             shows({"text/latex": "$y$", "text/plain": "y"}),
-            on(new_code_cell("reveal(1)", outputs=[new_output("execute_result", {"text/plain": answer})])),
+            on(new_code_cell("reveal(1)", outputs=[answered("8.03 GiB")])),
             on(
                 new_markdown_cell(
                     '**1.2** How much? (Each exercise has two hints: `eb.teach.hint("1.2")`, and once more.)\n\n> Spoken by heart.\n\n<details><summary>Solution</summary>\n\nSo much.\n\n</details>'
@@ -239,14 +243,7 @@ def test_marks_that_show_nothing_or_break_a_promise_are_faults():
         on(new_code_cell("x = 1")),
         on(new_markdown_cell("Look:")),
         shows({"text/html": "<p>"}),
-        on(
-            new_code_cell(
-                "reveal()",
-                outputs=[
-                    new_output("display_data", {"text/plain": "• Prediction 1.1. No guess was made. The answer is 4."})
-                ],
-            )
-        ),
+        on(new_code_cell("reveal()", outputs=[answered("4")])),
         on(shows({"text/html": Table(("a", "b"), [("word " * 400, 1)])._repr_html_()})),
     ]
     for number, cell in enumerate(cells):

@@ -8,6 +8,7 @@ import nbformat
 import pytest
 
 from everybyte.teach.exercise import bank, chapters
+from everybyte.teach.predictions import TOLD
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "notebooks" / name for name in ("workshop.md", "anywhere.md")]
@@ -17,10 +18,10 @@ KNOWN = {number: exercise for chapter in chapters() for number, exercise in bank
 
 @cache
 def outputs(chapter):
-    """The texts that a chapter stores."""
+    """The outputs that a chapter stores."""
     (path,) = ROOT.glob(f"notebooks/{chapter}_*.ipynb")
     cells = nbformat.read(path, as_version=4).cells
-    return [o.get("data", {}).get("text/plain", "") for c in cells for o in c.get("outputs", [])]
+    return [output for cell in cells for output in cell.get("outputs", [])]
 
 
 def rows(heading):
@@ -48,8 +49,9 @@ def test_a_track_takes_the_time_that_it_says(track, minutes):
 @pytest.mark.parametrize("row", rows("What to predict aloud"), ids=lambda row: row[0])
 def test_an_answer_is_what_its_chapter_reveals(row):
     number, _, answer, _ = row
-    revealed = [text for text in outputs(number[1:3]) if f"Prediction {number}. No guess was made" in text]
-    assert [bool(re.search(rf"The answer is {answer}(\.\d+)?\.$", text)) for text in revealed] == [True]
+    told = [output.get("metadata", {}).get(TOLD, {}) for output in outputs(number[1:3])]
+    revealed = [one["answer"] for one in told if one.get("prediction") == number]
+    assert [bool(re.fullmatch(rf"{answer}(\.\d+)?", words)) for words in revealed] == [True]
 
 
 @pytest.mark.parametrize("row", rows("Where people stumble"), ids=lambda row: row[1][:40])
@@ -62,7 +64,8 @@ def test_every_exercise_and_prediction_named_is_there():
     for number in re.findall(r"exercises? (\d\d\.\d)", TEXT) + re.findall(r"exercises \d\d\.\d and (\d\d\.\d)", TEXT):
         assert number in KNOWN
     for number in re.findall(r"[Pp]rediction (P?\d\d\.\d)", TEXT):
-        assert any(f"Prediction {number}" in text for text in outputs(number.removeprefix("P")[:2])), number
+        texts = [output.get("data", {}).get("text/plain", "") for output in outputs(number.removeprefix("P")[:2])]
+        assert any(f"Prediction {number}" in text for text in texts), number
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: p.stem)

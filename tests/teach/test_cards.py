@@ -192,6 +192,9 @@ def test_what_is_locked_in_is_the_prediction_and_the_answer_stands_folded_until_
     asked = predict("P90.4", ..., question="How much?")
     hidden = reveal("P90.4", 2**31)
     assert hidden._repr_html_().startswith("<details><summary>") and "2.00 GiB" in hidden._repr_html_()
+    data, told = hidden._repr_mimebundle_()
+    assert "2.00" not in data["text/plain"] and "print(_)" in data["text/plain"] and "2.00 GiB" in repr(hidden)
+    assert told == {"everybyte": {"prediction": "P90.4", "answer": "2.00 GiB"}}
     bundle = asked._repr_mimebundle_()
     assert "2.00 GiB" not in str(bundle) and "application/vnd.jupyter.widget-view+json" in bundle
     card = showing._SHOWN["Prediction P90.4", type(asked)]

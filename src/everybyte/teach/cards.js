@@ -179,7 +179,10 @@ function answers({ spec, root }) {
     if (guess === undefined && !asked) {
       const button = made("button", "show the answer, without a guess", { type: "button" });
       button.addEventListener("click", () => draw(true));
-      return root.append(made("span", "You have not guessed yet. "), button);
+      const paper = made("span", `The answer is ${words}.`, { className: "everybyte-on-paper" });
+      const screen = made("span", "You have not guessed yet. ", { className: "everybyte-on-screen" });
+      screen.append(button);
+      return root.append(screen, paper);
     }
     root.append(made("span", guess === undefined ? `The answer is ${words}.` : `You said ${said}. The answer is ${words}: ${apart(guess, value)}.`));
     if (guess === undefined) return undefined;

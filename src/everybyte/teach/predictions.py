@@ -11,6 +11,8 @@ from .callout import Callout
 from .quantities import LARGEST_MEMORY, missing, read, show
 from .showing import bundle
 
+#: In an output's metadata: {"prediction": its id, "answer": in words} of an answer that the output does not show.
+TOLD = "everybyte"
 _MADE: dict[str, "Prediction"] = {}
 #: The largest factor between the answer and a close guess.
 _CLOSE = Fraction(11, 10)
@@ -45,7 +47,7 @@ class Prediction(Callout):
 
 @dataclass(frozen=True, repr=False)
 class Answer(Callout):
-    """The answer beside the guess, which is folded while there is none."""
+    """The answer beside the guess. While there is none it is folded, and in plain text only `print` says it."""
 
     guess: Prediction
     value: Fraction
@@ -57,7 +59,12 @@ class Answer(Callout):
         return f"<details><summary>{escape(self.head)}: show the answer, without a guess</summary>{shown}</details>"
 
     def _repr_mimebundle_(self, **kwargs):
-        return bundle(self, lambda cards: cards.answered(self))
+        data = bundle(self, lambda cards: cards.answered(self))
+        if self.guess.value is not None:
+            return data
+        asked = Callout(self.kind, self.head, "No guess was made. print(_) shows the answer without one.")
+        told = {"prediction": self.guess.id, "answer": show(self.value, self.guess.unit)}
+        return data | {"text/plain": repr(asked)}, {TOLD: told}  # for slides and tests, which show no stored text
 
 
 def predict(id: str, guess: object, question: str = "", *, unit: str = "GiB") -> Prediction:
