@@ -277,7 +277,8 @@ class _Frame:
                 arguments[-1].node = _End
         x = None
         kernel = self.given if self.saves else run
-        with suppress(_Enough), self.tape.within(grad=True, passing=False, pack=pack, kernel=kernel), self.tape.casting():
+        again = self.tape.within(grad=True, passing=False, pack=pack, kernel=kernel)
+        with suppress(_Enough), again, self.tape.casting():
             self.function(*arguments)
 
     def keep(self, kind, make):
