@@ -19,7 +19,7 @@ _ABOUT = {
     "optimizer": "optimizer",
     "communication": "collective",
     "activations": "forward",
-    "backward": "backward",
+    "transient": "backward",
 }
 
 

@@ -294,7 +294,7 @@ def _held(row):
         label = f"{row['node']}{f' of {label}' if label else ''}, in backward"
     told = row["line"] != history.REST
     return Block(
-        row["bytes"], "backward" if row.get("node") else "other", label or NO_FRAME, row["tensors"], told, bool(label)
+        row["bytes"], "transient" if row.get("node") else "other", label or NO_FRAME, row["tensors"], told, bool(label)
     )
 
 
@@ -302,7 +302,7 @@ _LATER = "reserved at another moment than the peak's"
 
 
 #: Parts of what backward asks for, which runs no line of Python.
-_BACKWARD = ("gradients", "backward")
+_BACKWARD = ("gradients", "transient")
 
 
 def _of_memory(memory, who):

@@ -82,5 +82,6 @@ def label(instant) -> str:
 def _part(point):
     """The part in whose color a region is drawn: at its middle the largest of those that grow with the step."""
     by_place = {"optimizer step": "optimizer", "loss backward": "loss", "loss forward": "loss"}
-    grown = {p: v for p, v in point.parts.items() if p in ("activations", "gradients", "casts", "unsharded")}
+    grow = ("activations", "transient", "gradients", "casts", "unsharded")
+    grown = {p: v for p, v in point.parts.items() if p in grow}
     return by_place.get(point.peak_at) or max(grown, key=grown.get)

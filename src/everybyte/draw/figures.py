@@ -116,8 +116,9 @@ def _keys(fig, handles):
     words = [len(h.get_label()) for h in handles]
 
     def wide(columns):  # in inches
-        rows = -(-len(words) // columns)
-        return sum(0.6 + 0.088 * max(words[i : i + rows]) for i in range(0, len(words), rows))
+        rows, longer = divmod(len(words), columns)  # matplotlib's first columns have a row more where it does not divide
+        starts = [n * rows + min(n, longer) for n in range(columns + 1)]
+        return sum(0.6 + 0.088 * max(words[a:b]) for a, b in pairwise(starts))
 
     columns = next((n for n in range(min(len(words), 6), 1, -1) if wide(n) < fig.get_figwidth()), 1)
     legend = fig.legend(handles=handles, loc="outside lower left", ncols=columns, frameon=False, fontsize=11)

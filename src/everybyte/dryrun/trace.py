@@ -15,7 +15,7 @@ from ..step.witness import Alive, Followed, starred
 from .requests import requests
 from .tracker import Allocation, Change, is_loss
 
-PARTS = ("parameters", "casts", "buffers", "gradients", "optimizer", "activations", "loss", "workspace")
+PARTS = ("parameters", "casts", "buffers", "gradients", "optimizer", "activations", "transient", "loss", "workspace")
 #: Further parts of steps on several GPUs: gathered weights, and buffers of communication.
 SHARED_PARTS = ("unsharded", "communication")
 

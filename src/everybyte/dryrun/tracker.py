@@ -425,7 +425,10 @@ class Tracker(TorchDispatchMode):
             return "optimizer"
         if func is aten._to_copy.default and args[0].untyped_storage()._cdata in self._weights:
             return "casts"
-        return "loss" if self._is_loss(owner) else "activations"
+        if self._is_loss(owner):
+            return "loss"
+        again = len(self._modules) > 1 or torch.is_grad_enabled()  # what is recomputed stands for forward's
+        return "transient" if self.phase == "backward" and not again else "activations"
 
     @contextmanager
     def watching(self, module):

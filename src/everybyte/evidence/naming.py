@@ -218,4 +218,4 @@ class Names:
         following = bisect_right(self.ours, number)
         called = f"{self._of(self._frames[self.ours[following - 1]])[0]}, in backward" if following else NO_FRAME
         stays = following < len(self.ours) and self.ours[following] < self._freed.get(number, len(self._events))
-        return Made(called, "gradients" if stays else "backward", frames)
+        return Made(called, "gradients" if stays else "transient", frames)

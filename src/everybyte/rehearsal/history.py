@@ -67,6 +67,12 @@ def allocations(events: Iterable[tuple]) -> list[tuple[int, int, int]]:
     return [(number, *one) for number, one in enumerate(made, 1)]
 
 
+def unframed(memory: Memory) -> list[int]:
+    """The numbers of the allocations that no line of Python asked for, as `allocations` numbers them."""
+    made = (frames for (action, *_), frames in zip(memory.events, memory.frames, strict=True) if action == "alloc")
+    return [number for number, frames in enumerate(made, 1) if not frames]
+
+
 def standing(events: Iterable[tuple]) -> set[int]:
     """The numbers of the allocations that are not freed in these events."""
     now, made = {}, 0

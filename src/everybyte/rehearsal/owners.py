@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 from .known import start
 
 #: Parts of memory, by the names of a budget's; of two owners of one block the first counts. What has none is `other`.
-PARTS = ("parameters", "buffers", "gradients", "optimizer", "activations")
+PARTS = ("parameters", "buffers", "gradients", "optimizer", "activations", "transient")
 OTHER, WORKSPACE = "other", "workspace"
 #: How many looks are kept; and how many workspaces cuBLAS has: for the thread of forward and for that of backward.
 LOOKS, WORKSPACES = 256, 2
@@ -144,11 +144,14 @@ class Owners:
         if seen:
             self.looks.append((counts, seen))
 
-    def parts(self, device: int, numbered: list[tuple[int, int, int]], standing: set[int]) -> dict[int, str]:
+    def parts(
+        self, device: int, numbered: list[tuple[int, int, int]], standing: set[int], passing: set[int]
+    ) -> dict[int, str]:
         """Number of an allocation -> the part of memory that it belongs to; those that have no owner are left out.
 
         Args:
             numbered: (number, address, bytes) of a history's allocations. standing: numbers of those that were not freed in it.
+            passing: numbers of those that autograd's own functions made.
         """
         places: dict[int, list[int]] = {}
         for number, address, _ in numbered:
@@ -160,7 +163,7 @@ class Owners:
                 if (last := bisect_right(of, counts.get(device, 0)) - 1) >= 0:
                     found[of[last]] = min(part, found.get(of[last], part), key=PARTS.index)
         alike = [n for n, _, size in numbered if size == self.workspace and n in standing and n not in found]
-        return found | dict.fromkeys(alike[:WORKSPACES], WORKSPACE)
+        return dict.fromkeys(passing, "transient") | found | dict.fromkeys(alike[:WORKSPACES], WORKSPACE)
 
 
 def summed(held: Iterable[tuple[int, int]], parts: dict[int, str]) -> dict[str, int]:

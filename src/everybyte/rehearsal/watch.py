@@ -416,7 +416,8 @@ class _Watched:
         at = phases.within(number, self._spans(device)) or phases.where(number, marks)
         self.owners.all(self._allocations())
         standing = {lost + one for one in history.standing(memory.events)}
-        parts = self.owners.parts(device, [(lost + one, *block) for one, *block in made], standing)
+        passing = {lost + one for one in history.unframed(memory) if self.nodes.of(device, lost + one)}
+        parts = self.owners.parts(device, [(lost + one, *block) for one, *block in made], standing, passing)
         held = [(size, frames, lost + one if one else 0) for size, frames, one in instant.held]
         instant = dataclasses.replace(instant, held=held)
         self.instant[device] = {

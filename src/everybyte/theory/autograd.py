@@ -125,7 +125,7 @@ def backward(tape, loss, gradient):
                     todo.append(target)
     ready, buffers, turn = [(-loss.node.sequence, 0, loss.node, [gradient])], {}, 0
     del loss, gradient, seen, todo
-    with tape.within(grad=False):
+    with tape.within(grad=False, passing=True):
         while ready:
             _, _, node, grads = heapq.heappop(ready)
             results = _evaluate(tape, node, grads)
@@ -277,7 +277,8 @@ class _Frame:
                 arguments[-1].node = _End
         x = None
         kernel = self.given if self.saves else run
-        with suppress(_Enough), self.tape.within(grad=True, pack=pack, kernel=kernel), self.tape.casting():
+        again = self.tape.within(grad=True, passing=False, pack=pack, kernel=kernel)
+        with suppress(_Enough), again, self.tape.casting():
             self.function(*arguments)
 
     def keep(self, kind, make):

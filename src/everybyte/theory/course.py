@@ -8,7 +8,7 @@ from .compiled import compiled
 from .letters import HELPERS, text
 
 #: The parts of a step's memory, in the order in which they are stacked; and what steps on several GPUs have besides.
-PARTS = ("parameters", "casts", "buffers", "gradients", "optimizer", "activations", "loss")
+PARTS = ("parameters", "casts", "buffers", "gradients", "optimizer", "activations", "transient", "loss")
 SHARED_PARTS = ("unsharded", "communication")
 #: So many budgets of one course are read; then it is compiled, which takes as long as ten of them and makes the others ten times
 #: as fast.

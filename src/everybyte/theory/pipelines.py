@@ -205,7 +205,7 @@ class PipelineStep(Step):
         that handed on in the step before, until it hands on the next."""
         shape, pieces = self._shape(), []
         if source in self.mine:
-            pieces = [Piece(product(shape), self.weight.width, "activations")]
+            pieces = [Piece(product(shape), self.weight.width, "activations" if kind is Leaf else "transient")]
             self.handed += pieces
         return kind(shape, contiguous_strides(shape), Storage(self.tape, pieces), self.weight)
 

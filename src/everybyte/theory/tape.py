@@ -95,7 +95,7 @@ class Tape:
 
     Attributes:
         operations: so far. phase: of what runs now. owner: the module that runs now, by its path. place: by loop, which
-            turn it is: (("batch", 0), ("block", 2)). grad: whether autograd records. pack: what a node keeps
+            turn it is: (("batch", 0), ("block", 2)). grad: whether autograd records. passing: whether backward's functions run. pack: what a node keeps
             of a tensor. kernel: runs a kernel, or gives what it made before. autocast: the type that matrix products are cast
             to, if any; casts: its copies of weights. callbacks: run as backward ends. arrived: parameters in the order in which their
             gradients came. network: whose module runs; naming: what its operations are called.
@@ -105,7 +105,7 @@ class Tape:
     def __init__(self):
         self.operations: list[Operation] = []
         self.phase, self.owner, self.loss, self.place, self.part = "rest", "", False, (), None
-        self.running, self.grad, self.pack, self.kernel = True, True, _alias, run
+        self.running, self.grad, self.passing, self.pack, self.kernel = True, True, False, _alias, run
         self.casts, self.autocast, self.callbacks, self.arrived, self._sequence = {}, None, [], [], 0
         self.naming = self.network = None
         self.stream = RUNS
@@ -126,7 +126,7 @@ class Tape:
 
     def take(self, name, *tensors, part=None, count=1, kind=""):
         """Record an operation that allocates tensors of (elements, width) each. Returns their storages."""
-        part = self.part or part or ("loss" if self.loss else "activations")
+        part = self.part or part or ("loss" if self.loss else "transient" if self.passing else "activations")
         storages = [Storage(self, [Piece(numbers, width, part, count)]) for numbers, width in tensors]
         self.note(name, [s.pieces[0] for s in storages], kind)
         return storages
