@@ -132,9 +132,9 @@ function dress(home, spec, model, state, enter, turn) {
   buttons.forEach((button, i) => keep(button, { "aria-pressed": String(i === model.get("preset")), [KEYS]: "true" }));
   buttons[0]?.parentElement.setAttribute("role", "group");
   buttons[0]?.parentElement.setAttribute("aria-label", "presets");
-  const inputs = [...home.querySelectorAll(".widget-inline-hbox")];
+  const [inputs, controls] = [[...home.querySelectorAll(".widget-inline-hbox")], ordered(spec)];
   inputs.forEach((input, i) => {
-    const control = spec.controls[i];
+    const control = controls[i];
     const [handle, readout, label] = [".noUi-handle", ".widget-readout", ".widget-label"].map((name) => input.querySelector(name));
     input.querySelector("select")?.setAttribute(KEYS, "true");
     if (label?.title === "null") label.removeAttribute("title");
@@ -219,7 +219,7 @@ class View {
     this.said.setAttribute("aria-live", "polite");
     this.large = made("div", "large");
     this.root.append(this.title, ...(this.kind.large ? [this.large] : []), this.said, this.place); // the sentence where it is seen, however tall the picture
-    [this.hand, this.spots, this.held] = [new Hand(this), new Spots(this), new Held(this)];
+    [this.hand, this.spots, this.held, this.drawer] = [new Hand(this), new Spots(this), new Held(this), new Drawer(this)];
     if (this.kind.hit) {
       const play = Object.assign(made("button", "play", PLAY), { type: "button", onclick: () => this.hand.play(play) });
       this.root.append(play);
@@ -334,11 +334,12 @@ class View {
     if (this.said.offsetHeight > this.longest) this.said.style.minHeight = `${(this.longest = this.said.offsetHeight)}px`;
   };
 
-  // Dresses the controls, again a little later where some are not there yet.
+  // Dresses the controls and puts the drawer among them, again a little later where some are not there yet.
   attend(state, again = 20) {
     const home = this.el.closest?.(".everybyte-explorer");
+    const drawn = home && this.drawer.attend(home, state);
     const dressed = home && dress(home, this.spec, this.model, state, this.enter, this.kind.turned && this.hand.key);
-    if (!dressed && again && this.el.isConnected) setTimeout(() => this.attend(this.read(), again - 1), 250);
+    if (!(drawn && dressed) && again && this.el.isConnected) setTimeout(() => this.attend(this.read(), again - 1), 250);
   }
 
   enter = (event, control, readout) => {

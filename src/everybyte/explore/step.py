@@ -48,6 +48,9 @@ class Timeline(Kind):
 
     kind = "timeline"
 
+    def marked(self):
+        return "look", "place"
+
     def compute(self, values):
         """The step as `draw.timeline` takes it, with its `operations` and the number `at` of the chosen instant."""
         operations, lines, marks = self.courses.unrolled(values)

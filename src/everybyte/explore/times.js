@@ -287,4 +287,4 @@ function describe(spec, state) {
   return kind.describe(spec, kind.compute(spec, state));
 }
 
-export const pure = { KINDS, amount, describe, nearest };
+export const pure = { KINDS, amount, describe, nearest, unseen };
