@@ -62,6 +62,7 @@ def test_a_slider_moves_text_and_picture_and_nothing_leaves_the_page(page, asked
         assert after["error"] == ""
     before, after = keys.press(keys.presets()[2], "Enter")
     assert after != before
+    keys.explorer.get_by_role("button", name="scaled by 2^16").press("Enter")
     more, said = drawer(keys.explorer), keys.explorer.locator(".everybyte-unseen")
     assert said.is_hidden() and keys.explorer.locator(".noUi-handle").last.is_visible()
     more.press("Enter")
