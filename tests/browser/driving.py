@@ -14,6 +14,8 @@ from pathlib import Path
 import nbformat
 import psutil
 
+from everybyte.explore.explorer import FIRST
+
 ROOT = Path(__file__).resolve().parents[2]
 ARTIFACTS = ROOT / ".artifacts" / "browser"
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
@@ -202,12 +204,29 @@ STATE = """root => ({
 })"""
 
 
+def drawer(explorer):
+    """The button of an explorer's drawer, once it is there; None where there is none."""
+    button = explorer.locator(".everybyte-drawer button")
+    if explorer.locator(".widget-box > .widget-inline-hbox").count() <= FIRST:
+        return None
+    button.wait_for()
+    return button
+
+
+def pull(explorer, is_open=True):
+    """Open an explorer's drawer, or close it."""
+    button = drawer(explorer)
+    if button and button.get_attribute("aria-expanded") != str(is_open).lower():
+        button.click()
+
+
 class Keys:
-    """An explorer moved by the keyboard alone. `answers`: milliseconds from each key to the painted picture."""
+    """An explorer moved by the keyboard alone, its drawer open. `answers`: milliseconds from each key to the painted picture."""
 
     def __init__(self, page, explorer):
         self.page, self.explorer, self.answers = page, explorer, []
         explorer.locator("svg[role=img]").wait_for()
+        pull(explorer)
         explorer.evaluate(WATCH)
 
     def seen(self):

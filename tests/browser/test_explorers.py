@@ -14,8 +14,10 @@ from driving import (
     ERRORS,
     Keys,
     accept,
+    drawer,
     menu,
     own_errors,
+    pull,
     run_all,
     screenshot,
     serious,
@@ -25,6 +27,7 @@ from driving import (
 
 from everybyte import explore
 from everybyte.draw import contrast
+from everybyte.explore.explorer import FIRST
 
 EXPLORERS = sorted(
     name
@@ -77,6 +80,8 @@ def page(lab, chromium):
     assert page.locator(ERRORS).all_inner_texts() == []
     drawn = "document.querySelectorAll('.everybyte-explorer svg[role=img]').length"
     page.wait_for_function(f"{drawn} === {len(EXPLORERS)}")
+    for name in EXPLORERS:
+        pull(explorer(page, name))  # every control is tried
     yield page
     page.close()
 
@@ -339,6 +344,55 @@ def test_the_chart_stands_beside_its_controls_and_on_a_narrow_page_above_them(pa
     page.set_viewport_size({"width": 640, "height": 900})
     above, below = corners()
     assert above["y"] + above["height"] <= below["y"]
+
+
+@pytest.mark.parametrize("width", [1366, 640])
+def test_three_controls_stand_beside_the_chart_and_the_drawer_says_what_is_not_as_usual(page, width):
+    page.set_viewport_size({"width": width, "height": 768})
+    for name in EXPLORERS:
+        root = explorer(page, name)
+        pull(root, is_open=False)
+        shown = root.locator(".widget-box > .widget-inline-hbox")
+        visible = [one.is_visible() for one in shown.all()]
+        assert visible == [i < FIRST for i in range(len(visible))], name
+        assert root.evaluate(OUTSIDE) == [] and root.evaluate("e => e.scrollWidth <= e.clientWidth + 1"), name
+    root = explorer(page, "step")
+    root.evaluate("e => e.scrollIntoView()")
+    button, said = drawer(root), root.locator(".everybyte-unseen")
+    button.focus()
+    assert button.inner_text() == "more (7)" and said.inner_text() == ""
+    root.get_by_role("button", name="autocast, eager").click()
+    said.get_by_text("attention eager", exact=True).wait_for(timeout=3_000)
+    assert serious(page) == []
+    screenshot(page, f"drawer-{width}")
+    for is_open, key in ((True, "Enter"), (False, "Space"), (True, "Enter")):
+        button.press(key)
+        assert button.get_attribute("aria-expanded") == str(is_open).lower()
+        assert root.locator(".noUi-handle").last.is_visible() is is_open and said.is_visible() is not is_open
+    page.keyboard.press("Tab")
+    assert (
+        root.locator("select").nth(2).evaluate("e => e === document.activeElement")
+    )  # the first control that it showed
+    root.locator("button", has_text="Reset").click()
+    for name in EXPLORERS:
+        pull(explorer(page, name))
+
+
+def test_a_drawer_stays_open_where_its_cell_runs_again(lab, chromium):
+    page = watched(chromium)
+    lab.open(page, lab.write("drawer", "from everybyte import explore\nexplore.zero()", title="Drawer"))
+    run_all(page)
+    for is_open in ("false", "true"):
+        root = page.locator(".everybyte-explorer")
+        assert drawer(root).get_attribute("aria-expanded") == is_open
+        pull(root)
+        root.evaluate("e => { e.old = true; }")
+        run_all(page)
+        page.wait_for_function(
+            "e => document.querySelector('.everybyte-explorer:has(.everybyte-drawer)')?.old !== true"
+        )
+    assert own_errors(page) == []
+    page.close()
 
 
 def test_a_step_plays_and_stops(page):

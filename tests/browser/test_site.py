@@ -4,7 +4,7 @@ import copy
 import re
 
 import pytest
-from driving import ARTIFACTS, Keys, floor, screenshot, serious, summary, watched
+from driving import ARTIFACTS, Keys, drawer, floor, screenshot, serious, summary, watched
 from firefox import FIREFOX, Firefox
 
 pytest.importorskip("sphinx", reason="the site's extra is not installed: python -m pip install -e .[site]")
@@ -62,6 +62,12 @@ def test_a_slider_moves_text_and_picture_and_nothing_leaves_the_page(page, asked
         assert after["error"] == ""
     before, after = keys.press(keys.presets()[2], "Enter")
     assert after != before
+    keys.explorer.get_by_role("button", name="scaled by 2^16").press("Enter")
+    more, said = drawer(keys.explorer), keys.explorer.locator(".everybyte-unseen")
+    assert said.is_hidden() and keys.explorer.locator(".noUi-handle").last.is_visible()
+    more.press("Enter")
+    assert more.get_attribute("aria-expanded") == "false" and said.inner_text() == "loss scale, log2 16"
+    assert not keys.explorer.locator(".noUi-handle").last.is_visible()
     assert page.url.partition("#")[0].endswith(f"{SLUG}.html")  # the arrows turned no page
     assert page.locator("mjx-container").count() > 20
     assert page.locator("mjx-merror").count() == 0

@@ -42,7 +42,7 @@ def embedded(explorer: Explorer) -> str:
         "spec": picture.spec,
         "preset": picture.preset,
     }
-    given = {"values": values, "inputs": list(map(_input, explorer._controls.values()))}
+    given = {"values": values, "inputs": list(map(_input, explorer.ordered()))}
     source, mark = explorer.source, "export default"
     if source.count(mark) != 1:
         raise ValueError(f"picture.js: {source.count(mark)} times {mark!r}; allowed: once")

@@ -109,6 +109,10 @@ class Slider:
         """The symbols that the control gives at `state`."""
         return {self.name: state}
 
+    def usual(self, opening, asked):
+        """The state that needs no words where the control is hidden: the opening one, or None where the caller `asked` for it."""
+        return None if asked else opening
+
     def moves(self, state):
         """{another control's name: the state that this one set}; empty, as a sentence does not mention what a slider set."""
         return {}
@@ -158,6 +162,12 @@ class Choice:
         if self.start is not None:
             control.index = list(self.options).index(self.start)
         return control
+
+    def usual(self, opening, asked):
+        """The opening state; of a shared control a fresh kernel's, where the caller or other explorers chose it."""
+        if self.shared and (asked or self.start is None):
+            return self.state(_SHARES[self.name][2])
+        return None if asked else opening
 
     def check(self, owner: str, state: object) -> None:
         checks.whole(owner, self.name, state, 0, len(self.options) - 1)

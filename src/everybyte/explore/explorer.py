@@ -20,8 +20,10 @@ from .beside import read, said
 from .pictures import looks, quantity
 
 #: The files that are the picture's program, one after another.
-PROGRAM = ("picture.js", "bars.js", "curves.js", "times.js", "spots.js", "touch.js", "held.js", "page.js")
+PROGRAM = ("picture.js", "bars.js", "curves.js", "times.js", "spots.js", "touch.js", "held.js", "drawer.js", "page.js")
 _PLACE = "{/* formulas */}"
+#: So many controls stand beside a picture at most; the others are in its drawer.
+FIRST = 3
 #: Stands before the label of the chosen bar or row.
 POINTER = "\N{BLACK RIGHT-POINTING TRIANGLE} "
 
@@ -61,9 +63,11 @@ class Explorer(widgets.VBox):
         subject: the names of the controls whose values open the sentence; by default all choices.
         also: the names of derived symbols whose values follow there.
         name: of the function of `explore` that opens it, for the call and the address that a reader can copy.
+        first: the names of the at most three controls that stand beside the picture, in the order of `controls`; the others are in
+            its drawer. By default the first three.
 
     Raises:
-        ValueError: a preset of an unknown control or value, a symbol without a value.
+        ValueError: a preset of an unknown control or value, a symbol without a value, a first control that is none or one too many.
     """
 
     def __init__(
@@ -77,11 +81,13 @@ class Explorer(widgets.VBox):
         subject: Sequence[str] | None = None,
         also: Sequence[str] = (),
         name: str = "",
+        first: Sequence[str] | None = None,
     ):
         self.title, self.kind, self._name = title, picture, name
         self._controls = {c.name: c for c in controls}
         self._base, self._derived, self._also = dict(base or {}), list(derived), list(also)
         self._subject = [c.name for c in controls if c.trait == "index"] if subject is None else list(subject)
+        self._first = self._checked_first(list(self._controls)[:FIRST] if first is None else list(first))
         self._inputs = {c.name: c.widget() for c in controls}
         self.presets = {"Reset": self.state} | {label: self._preset(said) for label, said in (presets or {}).items()}
         quantities = [quantity(q) for q in (*picture.quantities(), *(q for _, q in self._derived))]
@@ -95,9 +101,25 @@ class Explorer(widgets.VBox):
             for name, c in self._controls.items()
         ]
         self._links.append(widgets.jslink((buttons, "index"), (self.picture, "preset")))
-        inputs = widgets.Box(list(self._inputs.values()), layout={"flex_flow": "row wrap"})
+        inputs = widgets.Box([self._inputs[c.name] for c in self.ordered()], layout={"flex_flow": "row wrap"})
         super().__init__([buttons, inputs, self.picture])
         self.add_class("everybyte-explorer")
+
+    def _checked_first(self, names):
+        for name in names:
+            checks.one_of("explorer", "first", name, self._controls)
+        if len(names) > FIRST:
+            raise ValueError(f"explorer.first: {len(names)} controls; allowed: at most {FIRST}")
+        return names
+
+    def ordered(self) -> list:
+        """The controls as they stand in the page: the first ones, then those of the drawer."""
+        return sorted(self._controls.values(), key=lambda c: c.name not in self._first)
+
+    def _hidden(self, asked=False):
+        """{control in the drawer that the picture does not mark: its usual state}; None where the caller `asked` for what it shows."""
+        here, seen = self.state, (*self._first, *self.kind.marked())
+        return {name: c.usual(here[name], asked) for name, c in self._controls.items() if name not in seen}
 
     def _preset(self, chosen, owner="preset"):
         state = {}
@@ -125,6 +147,7 @@ class Explorer(widgets.VBox):
             "kind": self.kind.kind, "name": self._name, "title": self.title, "controls": controls,
             "base": used(self._base),
             "derived": [[name, quantity(q).name] for name, q in self._derived], "subject": self._subject, "also": self._also,
+            "first": self._first, "hidden": self._hidden(),
             "presets": [{"label": label, "state": state} for label, state in self.presets.items()], "looks": looks(),
         } | self.kind.spec()  # fmt: skip
 
@@ -148,7 +171,7 @@ class Explorer(widgets.VBox):
 
     def asked(self) -> Self:
         """The explorer, as one whose caller chose what it shows: it does not open on the reader's own run."""
-        self.picture.spec = self.picture.spec | {"asked": True}
+        self.picture.spec = self.picture.spec | {"asked": True, "hidden": self._hidden(asked=True)}
         return self
 
     def _at(self, state):
@@ -229,5 +252,5 @@ def told(name: str, controls: Sequence, picture, /, usual: Mapping | None = None
     words = said(name)
     usual = {**(usual or {}), **words.get("usual", {})}
     presets = {label: usual | changes for label, changes in words.get("presets", {}).items()}
-    given = {each: words[each] for each in ("base", "subject", "also") if each in words}
+    given = {each: words[each] for each in ("base", "subject", "also", "first") if each in words}
     return Explorer(words["title"], controls, picture, **{"presets": presets, "name": name} | given | more)

@@ -132,9 +132,9 @@ function dress(home, spec, model, state, enter, turn) {
   buttons.forEach((button, i) => keep(button, { "aria-pressed": String(i === model.get("preset")), [KEYS]: "true" }));
   buttons[0]?.parentElement.setAttribute("role", "group");
   buttons[0]?.parentElement.setAttribute("aria-label", "presets");
-  const inputs = [...home.querySelectorAll(".widget-inline-hbox")];
+  const [inputs, controls] = [[...home.querySelectorAll(".widget-inline-hbox")], ordered(spec)];
   inputs.forEach((input, i) => {
-    const control = spec.controls[i];
+    const control = controls[i];
     const [handle, readout, label] = [".noUi-handle", ".widget-readout", ".widget-label"].map((name) => input.querySelector(name));
     input.querySelector("select")?.setAttribute(KEYS, "true");
     if (label?.title === "null") label.removeAttribute("title");
@@ -161,6 +161,26 @@ function nearest(control, typed) {
   if (said >= 0 || Number.isNaN(number(typed))) return said;
   const away = labels.map((label) => Math.abs(number(label) - number(typed)));
   return away.indexOf(Math.min(...away.filter((x) => !Number.isNaN(x))));
+}
+
+// A chapter's name, from its slug: its number, and its words.
+const chapterOf = (slug) => slug.replace(/^(\d+)_(.*)$/, (_, number, words) => `chapter ${number}, ${words.replaceAll("_", " ")}`);
+
+// Where an operation is from, in lines.
+const saidOrigin = ([slug, code]) => [code, slug && chapterOf(slug)].filter((words) => words);
+
+// Where a chapter is: beside the notebook in JupyterLab, else where the page's own navigation has it; "" where neither is.
+function pathTo(slug) {
+  if (!isOurs()) return /\/tree\/(.*\/)?notebooks\/[^/]*$/.test(location.pathname) ? `${slug}.ipynb` : "";
+  return document.querySelector?.(`a[href="${slug}.html"], a[href$="/${slug}.html"]`)?.href ?? "";
+}
+
+// The same, the chapter a link.
+function origin([slug, code]) {
+  const path = slug && globalThis.location && pathTo(slug);
+  const chapter = Object.assign(made(path ? "a" : "span", "chapter", chapterOf(slug)), path && { href: path, target: "_blank", rel: "noopener" });
+  const said = made("span", "words", code ? "; derived in " : "Derived in ");
+  return [...(code ? [made("code", "code", code)] : []), ...(slug ? [said, chapter] : [])];
 }
 
 // A state in words: of each control its name, and its number or its option's label.
@@ -217,9 +237,9 @@ class View {
     this.kind = KINDS[this.spec.kind];
     [this.root, this.title, this.place, this.said] = [made("div", "picture"), made("div", "title"), document.createElement("div"), made("p", "sentence")];
     this.said.setAttribute("aria-live", "polite");
-    this.large = made("div", "large");
-    this.root.append(this.title, ...(this.kind.large ? [this.large] : []), this.said, this.place); // the sentence where it is seen, however tall the picture
-    [this.hand, this.spots, this.held] = [new Hand(this), new Spots(this), new Held(this)];
+    [this.large, this.origin] = [made("div", "large"), made("p", "origin")];
+    this.root.append(this.title, ...(this.kind.large ? [this.large] : []), this.said, this.place, ...(this.kind.origin ? [this.origin] : [])); // the sentence where it is seen, however tall the picture
+    [this.hand, this.spots, this.held, this.drawer] = [new Hand(this), new Spots(this), new Held(this), new Drawer(this)];
     if (this.kind.hit) {
       const play = Object.assign(made("button", "play", PLAY), { type: "button", onclick: () => this.hand.play(play) });
       this.root.append(play);
@@ -326,6 +346,7 @@ class View {
     this.place.replaceChildren(svg);
     if (this.kind.hit) this.hand.take(now);
     else this.spots.take(spots);
+    if (this.kind.origin) this.origin.replaceChildren(...origin(this.kind.origin(this.spec, now, now.at)));
     this.title.textContent = this.title.title = [this.spec.title, now.subject].filter((words) => words).join(": ");
   }
 
@@ -334,11 +355,12 @@ class View {
     if (this.said.offsetHeight > this.longest) this.said.style.minHeight = `${(this.longest = this.said.offsetHeight)}px`;
   };
 
-  // Dresses the controls, again a little later where some are not there yet.
+  // Dresses the controls and puts the drawer among them, again a little later where some are not there yet.
   attend(state, again = 20) {
     const home = this.el.closest?.(".everybyte-explorer");
+    const drawn = home && this.drawer.attend(home, state);
     const dressed = home && dress(home, this.spec, this.model, state, this.enter, this.kind.turned && this.hand.key);
-    if (!dressed && again && this.el.isConnected) setTimeout(() => this.attend(this.read(), again - 1), 250);
+    if (!(drawn && dressed) && again && this.el.isConnected) setTimeout(() => this.attend(this.read(), again - 1), 250);
   }
 
   enter = (event, control, readout) => {

@@ -201,7 +201,7 @@ const courses = {
       if (typeof item === "number") {
         for (const o of c.bodies[item][0]) {
           courses.take(live, c.operations[o][3], size, 1);
-          visit(c.operations[o], c.bodies[item], turns);
+          visit(c.operations[o], c.bodies[item], turns, o);
           courses.take(live, c.operations[o][4], size, -1);
         }
         continue;
@@ -230,17 +230,17 @@ const courses = {
     });
     return { where, parts: spec.parts.map(([, , name]) => parts[name] ?? 0) };
   },
-  // Every operation that takes something: [name, place, owner, or its block or 0], live bytes by part, and where each phase ends.
+  // Every operation that takes something: [name, place, owner, or its block or 0, its number in the table], live bytes by part, and where each phase ends.
   unrolled(spec, v) {
     const c = spec.courses;
     const { size, live, items } = courses.chosen(spec, v);
     const [ops, course, marks] = [[["rest", "rest", 0]], [{ ...live }], { rest: 0 }];
-    courses.walk(c, items, live, size, ([name, place, owner, taken], [, ...numbers], turns) => {
+    courses.walk(c, items, live, size, ([name, place, owner, taken], [, ...numbers], turns, o) => {
       const mark = c.marks.includes(name);
       if (mark) marks[name] = ops.length;
       if (!mark && !taken.length) return;
       const [block, segment] = numbers.map(([index, after], k) => index + (after === null ? turns[k ? "segment" : "block"] ?? 0 : size(after) - 1));
-      ops.push([name, place, c.named ? owner : owner.startsWith("blocks.") ? block + segment * (v.segment ?? 1) + 1 : 0]);
+      ops.push([name, place, c.named ? owner : owner.startsWith("blocks.") ? block + segment * (v.segment ?? 1) + 1 : 0, o]);
       course.push({ ...live });
     }, {});
     ops.push(["rest", "rest", 0]);

@@ -144,6 +144,10 @@ class Kind:
 
     bars = ""
 
+    def marked(self) -> tuple[str, ...]:
+        """The names of the controls whose state is marked in the picture."""
+        return (self.bars,) if self.bars else ()
+
     def quantities(self):
         """The quantities that it evaluates; empty where all numbers are stored."""
         return _found(vars(self))

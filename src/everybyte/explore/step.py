@@ -22,6 +22,8 @@ from .beside import said
 from .controls import OF_THE_STEP, Choice, Slider, a_gpt, asked, gpts, listed, one_step, opens
 from .courses import BY, LONE, UPDATE_BY, Courses, Steps, cases, kinds, only
 from .explorer import Explorer, told
+from .origins import codes
+from .origins import told as told_origins
 from .pictures import Kind, labelled, listed_amounts, quantity, shared_out
 
 #: The instants that can be chosen, in the order of the control's options.
@@ -38,15 +40,23 @@ class Timeline(Kind):
 
     Attributes:
         courses: the steps that the values choose from. parts: (part of the palette, label), in order.
-        named: values that the sentence names as the step's size. places: steps of the slider.
+        named: values that the sentence names as the step's size. places: steps of the slider. code: of the owners, as `codes` gives it.
     """
 
     courses: Steps
     parts: Sequence[tuple[str, str]] = tuple(labelled(PARTS))
     named: Sequence[str] = ("batch", "sequence")
     places: int = PLACES
+    code: Mapping[str, str] = field(default_factory=dict)
 
     kind = "timeline"
+
+    def spec(self):
+        found = super().spec()
+        return found | {"origins": told_origins(self.courses, found.pop("code"))}
+
+    def marked(self):
+        return "look", "place"
 
     def compute(self, values):
         """The step as `draw.timeline` takes it, with its `operations` and the number `at` of the chosen instant."""
@@ -183,7 +193,7 @@ def step(model: Model | None = None, setup: Setup | None = None) -> Explorer:
     """
     controls, deepest, own = _controls(model, setup)
     courses = Courses("step", *cases(deepest, *BY, **own), *cases(deepest, *UPDATE_BY))
-    return _told("step", controls, Timeline(courses), [LONE])
+    return _told("step", controls, Timeline(courses, code=codes(deepest[0])), [LONE])
 
 
 @opens(*OF_THE_STEP, "checkpointing")
@@ -201,7 +211,7 @@ def checkpointing(model: Model | None = None, setup: Setup | None = None) -> Exp
         start = {"every-k": f"every {setup.segment}"}.get(setup.checkpointing, setup.checkpointing)
     controls.insert(-2, Choice("checkpointing", "checkpointing", options, start, kind="slider"))
     courses = Courses("checkpointing", *_checkpointed(deepest, layers, own), *cases(deepest, *UPDATE_BY))
-    return _told("checkpointing", controls, Forgetting(courses), [LONE, *SEGMENTS])
+    return _told("checkpointing", controls, Forgetting(courses, code=codes(deepest[0])), [LONE, *SEGMENTS])
 
 
 def _checkpointed(models, layers, own) -> tuple[tuple, dict]:

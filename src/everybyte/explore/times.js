@@ -49,6 +49,8 @@ const timeline = {
     const what = (name === moment || r.marks[name] === r.at ? name.replaceAll("_", " ") : `${moment}${where}, ${name}`) + (r.at === r.top ? " (the peak)" : "");
     return ` Operation ${grouped(r.at + 1)} of ${grouped(r.last + 1)}, ${what}: ${listed(timeline.parts(spec, r), amount)}; ${amount(r.total[r.at])} in all.`;
   },
+  // The chapter that derives what the operation takes, and the function of the reference that runs it; either may be "".
+  origin: ({ origins: { rows, of, rest } }, r, at) => rows[of[r.ops[at][3]] ?? rest],
   // The one number, where it is, and how it changed.
   large(r, before) {
     const [now, change] = [r.total[r.top], before ? r.total[r.top] - before.total[before.top] : 0];
@@ -77,7 +79,7 @@ const timeline = {
     const [left, right] = timeline.axis(width);
     const x = left + ((r.edges[at] + r.edges[at + 1]) / 2) * (right - left);
     const [, ...words] = timeline.instant(spec, { ...r, at }).match(/^ (Operation .*?, .*?): (.*); (.*) in all\.$/);
-    return { x, lines: [words[0], words[2], ...words[1].split(", ")] };
+    return { x, lines: [words[0], words[2], ...words[1].split(", "), ...saidOrigin(timeline.origin(spec, r, at))] };
   },
   played(r, width, share) {
     const [left, right] = timeline.axis(width);
@@ -287,4 +289,4 @@ function describe(spec, state) {
   return kind.describe(spec, kind.compute(spec, state));
 }
 
-export const pure = { KINDS, amount, describe, nearest };
+export const pure = { KINDS, amount, describe, nearest, unseen };

@@ -1,0 +1,74 @@
+"""Where an operation is from: each has its chapter, and of the book's models the function that runs it."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+import everybyte as eb
+from everybyte import explore
+from everybyte.explore import origins
+from everybyte.explore.beside import table
+
+ROOT = Path(__file__).resolve().parents[2]
+LLAMA = eb.model("llama-3.2-1b", code="reference")
+TOLD = """
+import { pure } from "./picture.mjs";
+export default ({ spec, state }) => {
+  const r = pure.KINDS[spec.kind].compute(spec, state);
+  return r.ops.map((op, at) => [...op.slice(0, 3), ...pure.KINDS[spec.kind].origin(spec, r, at)]);
+};
+"""
+OPENED = {
+    "step": explore.step,
+    "checkpointing": explore.checkpointing,
+    "a Llama's": lambda: explore.step(LLAMA),
+    "Hugging Face's": lambda: explore.step(eb.model("llama-3.2-1b")),
+}
+
+
+def test_every_chapter_that_is_named_is_there():
+    said = table("origins.toml")
+    for slug in (said["own"], *(row["chapter"] for row in said["rows"])):
+        assert (ROOT / "notebooks" / f"{slug}.ipynb").is_file(), slug
+    assert all(row.keys() <= {"moment", "part", "owner", "chapter"} for row in said["rows"])
+
+
+@pytest.mark.parametrize("name", OPENED)
+def test_every_operation_that_a_course_can_show_has_a_row(name):
+    operations = OPENED[name]().kind.courses.operations
+    without = {o[2] for o in operations if not origins.chapter(o[1], o[2], {part for part, _ in o[3]})}
+    assert without == ({"rotary"} if name == "Hugging Face's" else set())  # which the book does not derive
+    used = [origins.chapter(o[1], o[2], {part for part, _ in o[3]}) for o in operations]
+    assert {row["chapter"] for row in table("origins.toml")["rows"]} == {*used} - {""}
+
+
+@pytest.mark.parametrize("model", [eb.catalog.models("reference")["gpt2"], LLAMA], ids=lambda model: model.family)
+def test_a_function_that_is_named_is_in_the_reference_s_source(model):
+    found = origins.codes(model)
+    for owner, said in found.items():
+        file, _, name = said.partition(": ")
+        kind, function = name.split(".")
+        tree = ast.parse((ROOT / "src" / "everybyte" / file).read_text(encoding="utf-8"))
+        (owned,) = (node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == kind)
+        assert function == "forward" and any(getattr(node, "name", "") == function for node in owned.body), owner
+    assert found["blocks.*.attention"] == found["blocks.*.attention.out"] != found["blocks.*"]
+    assert origins.codes(eb.model("llama-3.2-1b")) == origins.codes(None) == {}
+
+
+def test_the_page_says_where_each_operation_is_from(node):
+    explorer = explore.step()
+    said = node(TOLD, {"spec": explorer.picture.spec, "state": explorer.state}, picture=explorer.source)
+    of = {(name, moment): (slug, code) for name, moment, _, slug, code in said}
+    assert of["flash attention", "forward"] == ("15_attention", "reference/gpt.py: Attention.forward")
+    assert of["up", "forward"] == ("14_activations", "reference/gpt.py: MLP.forward")
+    assert of["log-softmax backward", "loss backward"] == ("16_loss", "reference/gpt.py: Loss.forward")
+    assert of["up weight gradient", "backward"] == ("13_gradients_and_optimizers", "reference/gpt.py: MLP.forward")
+    assert of["rest", "rest"] == of["root of the variance", "optimizer step"] == ("17_the_step", "")
+    assert all(slug for *_, slug, _ in said)
+
+
+def test_a_model_of_your_own_is_derived_in_its_chapter(node):
+    explorer = explore.model(eb.derive(eb.model("gpt2"), eb.Setup()), view="timeline")
+    said = node(TOLD, {"spec": explorer.picture.spec, "state": explorer.state}, picture=explorer.source)
+    assert {tuple(each[3:]) for each in said} == {("18_your_own_model", "")}
