@@ -86,6 +86,12 @@ def test_the_courses_are_todays():
     assert stored["signature"] == configs.signature()
 
 
+def test_a_page_of_other_courses_is_not_made(monkeypatch):
+    monkeypatch.setattr(configs, "signature", lambda: "another")
+    with pytest.raises(ValueError, match=r"tools/configs\.py"):
+        configs.page()
+
+
 @pytest.mark.sampled(4)
 @pytest.mark.parametrize("kind", read.KINDS)
 def test_the_page_says_the_budget_to_the_byte(kind, asked):

@@ -247,8 +247,14 @@ EXAMPLE = {
 
 
 def given() -> tuple[dict, list[Size]]:
-    """(what the page computes with, as JSON holds it; the sizes and axes of it, which are printed as functions)."""
-    tables = {name: part for name, part in table(FILE).items() if name != "signature"}
+    """(what the page computes with, as JSON holds it; the sizes and axes of it, which are printed as functions).
+
+    Raises:
+        ValueError: where the stored courses are of other code: their numbers might be wrong.
+    """
+    tables = dict(table(FILE))
+    if tables.pop("signature") != signature():
+        raise ValueError(f"{FILE}: of other code than this; allowed: what python tools/configs.py writes")
     weighed = tables.pop("weights")
     sources = dict.fromkeys(
         [*tables["sizes"], *(said for rows in weighed.values() for row in rows for said in row[:2])]
