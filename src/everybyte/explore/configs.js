@@ -326,10 +326,12 @@ class Page {
   }
 
   verdict({ peak, where }, { free }, gpu) {
-    const words = free >= 0 ? `It fits the ${gpu.title}: ${amount(free)} are left` : `It does not fit the ${gpu.title}: ${amount(-free)} are missing`;
+    const left = `the ${amount(gpu.usable)} that its driver, CUDA's context and cuBLAS leave for tensors.`;
+    const [words, rest] = free >= 0 ? [`It fits the ${gpu.title}:`, ` ${amount(free)} are left of ${left}`]
+      : [`It does not fit the ${gpu.title}:`, ` it is ${amount(-free)} more than ${left}`];
     return [
       paragraph("peak", element("strong", amount(peak)), ` at the peak, in ${where}: ${grouped(peak)} bytes`),
-      paragraph(free >= 0 ? "fits" : "fails", element("strong", words), ` of the ${amount(gpu.usable)} that its driver, CUDA's context and cuBLAS leave for tensors.`),
+      paragraph(free >= 0 ? "fits" : "fails", element("strong", words), rest),
     ];
   }
 
