@@ -231,9 +231,7 @@ function element(name, words = "", more = {}, ...children) {
   return made;
 }
 
-// Words and code in turn, a paragraph.
 const paragraph = (className, ...pieces) => element("p", "", { className }, ...pieces);
-const code = (words) => element("code", words);
 
 class Page {
   constructor(root) {
@@ -292,7 +290,7 @@ class Page {
 
   refusal(error) {
     if (!(error instanceof Refused)) return [element("p", `This page could not work it out: ${error.message}`, { role: "alert" })];
-    return [element("p", `${error.message}.`, { role: "alert" }), paragraph("", "What answers instead: ", code(error.instead), ".")];
+    return [element("p", `${error.message}.`, { role: "alert" }), element("p", `What answers instead: ${error.instead}.`)];
   }
 
   show(...elements) {

@@ -22,7 +22,7 @@ from ..draw import part
 from ..step.course import MARKS, place_of
 from ..theory import PARTS, trace
 from ..theory.attention import MASK_MULTIPLE
-from ..theory.letters import HELPERS, text
+from ..theory.letters import text
 from ..theory.optimizers import QUANTIZED
 from ..theory.schedule import nested, stretched
 from ..theory.structure import Plan, letters
@@ -60,6 +60,7 @@ AXES = {
     ),
     "wide": ("(head_width>256)*(1-most(softcap,sinks))", "heads wider than the 256 that flash attention takes"),
 }  # fmt: skip
+_AXES = [Size(name, said, {}) for name, (said, _) in AXES.items()]
 _PLAIN = dict.fromkeys(AXES, (0,)) | dict.fromkeys(("lone", "mixed", "full"), (0, 1)) | {"turns": (5,), "period": (1,)}
 _WINDOW, _EITHER, _TIED = {"masked": (0, 1)}, {"tied": (0, 1)}, {"tied": (1,)}
 #: Kind -> sets of axes' values where they differ from the above: each combination has a course.
@@ -103,8 +104,7 @@ def form(kind: str, model: Model, setup: Setup) -> str:
         "mixed": mixed,
         "full": full,
     }
-    helpers = HELPERS | {"down": HELPERS["whole"], "__builtins__": {}}
-    return ",".join([kind, *(str(int(eval(said, helpers, names))) for said, _ in AXES.values())])  # noqa: S307  the table's own text
+    return ",".join([kind, *(str(int(axis(**names))) for axis in _AXES)])
 
 
 def forms(kind: str) -> Iterator[tuple[Model, Setup]]:
@@ -259,7 +259,7 @@ def given() -> tuple[dict, list[Size]]:
     sources = dict.fromkeys(
         [*tables["sizes"], *(said for rows in weighed.values() for row in rows for said in row[:2])]
     )
-    functions = [Size(source, source, {}) for source in sources] + [Size(n, said, {}) for n, (said, _) in AXES.items()]
+    functions = [*(Size(source, source, {}) for source in sources), *_AXES]
     some = from_config(EXAMPLE)
     like = {p: letters(some, Setup(precision=p).of(some.own)) for p in PRECISIONS}
     shown = {
