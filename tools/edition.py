@@ -35,6 +35,7 @@ from contents import Entry, contents
 from tqdm import tqdm
 
 from everybyte.draw import ON_SLIDE
+from everybyte.explore import configs
 from notebooks import ROOT, WIDGET_VIEW, canonical, run
 
 WEB = Path(__file__).resolve().parent / "web"
@@ -48,6 +49,9 @@ PROGRAMS = (
     ("sphinx-mathjax-offline", "sphinx-mathjax-offline/static/mathjax/tex-chtml.js", "mathjax/tex-chtml.js"),
 )
 MATHJAX = ("output/chtml/fonts/woff-v2/*.woff", "input/tex/extensions/*.js")
+#: Chapters that ask whether a model fits, and what stands at their ends here.
+FITTING = ("18_your_own_model", "42_reading_the_evidence", "43_out_of_memory")
+FITS = 'Does your model fit? <a href="../config.html">Give its config.json</a> in this edition: nothing is installed, and the file goes nowhere.'
 
 
 def live(notebook: nbformat.NotebookNode, stem: str, pictures: Path) -> nbformat.NotebookNode:
@@ -198,6 +202,8 @@ def write_sources(source: Path, only: list[str], jobs: int, timeout: int, anew: 
             notebook = headings(nbformat.read(path, as_version=4))
         else:
             notebook = live(kept(path, timeout, anew), path.stem, pictures)
+        if entry.slug in FITTING:
+            notebook.cells.append(nbformat.v4.new_markdown_cell(FITS))
         place = source / entry.path
         place.parent.mkdir(exist_ok=True)
         nbformat.write(notebook, place)
@@ -228,6 +234,7 @@ def write_sources(source: Path, only: list[str], jobs: int, timeout: int, anew: 
         path.write_text(text.replace("](../README.md", "](../about.md"), encoding="utf-8")
     (source / "README.md").rename(source / "about.md")
     (source / "extra" / "interview.html").write_text(home.room(), encoding="utf-8")
+    (source / "extra" / "config.html").write_text(configs.page(), encoding="utf-8")
     (source / "index.md").write_text(home.page(entries, ROOT) + trees, encoding="utf-8")
 
 

@@ -28,6 +28,8 @@ TEXT = """# Every Byte
 This is one training step. Play it, point at it, or take it by the arrow keys. Each number is a formula that the book
 derives, PyTorch agrees to the byte without a GPU, and so does an H200.
 
+Does your model fit? <a href="config.html">Give its config.json</a>, and see the peak of its step without installing anything.
+
 [Read from the beginning](notebooks/00_start_here.ipynb), [size your own model](notebooks/18_your_own_model.ipynb), find out
 [why a job died](notebooks/43_out_of_memory.ipynb), or [install it](about.md#start). The evening before an interview, sit down in
 <a href="interview.html">the interview room</a>.

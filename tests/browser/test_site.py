@@ -88,9 +88,12 @@ def test_home_and_the_interview_room_can_be_used_by_everybody(page, site, scheme
     page.emulate_media(color_scheme=scheme)
     for width, height in ((1366, 768), (390, 844)):
         page.set_viewport_size({"width": width, "height": height})
-        for name in ("index", "interview"):
+        for name in ("index", "interview", "config"):
             page.goto((site / f"{name}.html").as_uri())
             page.wait_for_timeout(500)
+            if name == "config":
+                page.get_by_role("button", name="an example, of Llama 3.2 1B").click()
+                assert "1,235,814,400 parameters" in page.inner_text("#said")
             assert page.evaluate("document.documentElement.scrollWidth <= innerWidth + 1"), (name, width)
             screenshot(page, f"site-{name}-{scheme}-{width}")
             assert serious(page, ["body"]) == [], (name, scheme, width)

@@ -115,6 +115,16 @@ def test_what_is_called_neutral_moves_no_byte(kind):
     assert eb.dry_run(plain, setup).phases == eb.dry_run(odd, setup).phases
 
 
+@pytest.mark.parametrize(("kind", "field"), [("mistral", "sliding_window"), ("qwen2", "num_key_value_heads")])
+def test_what_a_file_says_to_be_null_is_not_what_it_leaves_out(kind, field):
+    """Mistral-7B-v0.3 says a window of null: it has none, where a file that says nothing has one of 4,096."""
+    config = config_of(kind, num_attention_heads=16, **{field: None})
+    model = eb.from_config(config.to_dict() | {field: None})
+    assert (model.window, model.kv_heads) == ((0, 2) if kind == "mistral" else (0, 16))
+    setup = eb.Setup(batch=2, sequence=48, precision="bf16")
+    assert eb.budget(model, setup).peak == eb.dry_run(config, setup).peak
+
+
 def test_a_file_is_read_in_python_and_in_a_shell(tmp_path, capsys):
     from everybyte.command import main
 
@@ -163,6 +173,7 @@ LLAMA = {"model_type": "llama"}
         ({"model_type": "gemma2", "layer_types": "all"}, r"config\.layer_types: "),
         ({"model_type": "gemma3_text", "sliding_window_pattern": "six"}, r"config\.sliding_window_pattern: 'six'"),
         ({"model_type": "deepseek_v3", "n_group": 3}, r"Model\.expert_groups: 3 of 256 experts"),
+        ({"model_type": "deepseek_v3", "q_lora_rank": None}, r"config\.q_lora_rank: None of deepseek_v3"),
         ([], r"config: "),
         (7, r"config: "),
         (None, r"config: "),

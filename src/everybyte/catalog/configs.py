@@ -2,12 +2,14 @@
 
 import os
 from collections.abc import Mapping
-from dataclasses import fields
+from dataclasses import MISSING, fields
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from ..common import checks, files
-from .models import Model, model
+from .models import _MORE, _POSITIVE, Model, model
+from .models import _MOST as _LARGEST
 
 _ROWS = files.toml(__package__, "configs.toml")
 _EVERY = _ROWS.pop("every")
@@ -15,7 +17,7 @@ _RECIPES = files.toml(__package__, "recipes.toml")
 #: transformers' `model_type`s that are read.
 KINDS = tuple(_ROWS)
 #: Kinds of rotary positions, which are computed beforehand whatever the sequence.
-_ROPES = ("default", "llama3", "linear", "yarn")
+ROPES = ("default", "llama3", "linear", "yarn")
 #: The file's most bytes.
 _MOST = 2**20
 #: Fields of Model that follow from others where a configuration does not say them.
@@ -48,7 +50,8 @@ def from_config(said: Any, name: str = "") -> Model:
     Raises:
         ValueError: a file that is no such JSON, an architecture or a field that is not read here, a value that is not allowed.
     """
-    config = _content(said)
+    content = _content(said)
+    config = {field: value for field, value in content.items() if value is not None}
     kind = config.get("model_type")
     if "text_config" in config:
         raise ValueError(
@@ -56,6 +59,24 @@ def from_config(said: Any, name: str = "") -> Model:
         )
     if kind not in KINDS:
         raise ValueError(f"config.model_type: {checks.shown(kind)}; allowed: {', '.join(KINDS)}, {_ELSEWHERE}")
+    row, (names, flags) = _ROWS[kind], _kept(kind)
+    instead = row.get("instead", {})
+    null = {instead.get(field, field) for field, value in content.items() if value is None} & row["usual"].keys()
+    config = {instead.get(field, field): value for field, value in config.items()}
+    if unknown := sorted(null - {*row.get("null", ()), *config}):
+        raise ValueError(
+            f"config.{unknown[0]}: None of {kind}; allowed: a size, or a file that does not say it, {_ELSEWHERE}"
+        )
+    _check(kind, config, row, names)
+    sizes = _sizes(config, kind, row, names, null)
+    return Model(
+        **flags | sizes | {"name": name or _name(said, config, kind), "source": "a configuration of Hugging Face's"}
+    )
+
+
+@cache
+def _kept(kind):
+    """({field of a configuration: that of Model whose value it is}, {field of Model: its value in each model of the kind})."""
     row = _ROWS[kind]
     group, _, which = row["recipe"].partition(".")
     recipe = _RECIPES[group][which]
@@ -63,9 +84,6 @@ def from_config(said: Any, name: str = "") -> Model:
     names = {
         t: o for t, o in names.items() if t not in row["told"] and t not in row.get("neutral", ()) and o != "activation"
     }
-    config = {row.get("instead", {}).get(field, field): value for field, value in config.items()}
-    _check(kind, config, row, names)
-    sizes = _sizes(kind, config, row, names)
     like = model(row["like"], "transformers")
     # What no field says follows from others, as by default.
     own = {
@@ -74,14 +92,40 @@ def from_config(said: Any, name: str = "") -> Model:
         *_FOLLOWING,
         *(["learned_positions"] if like.has_positions else []),
     }
-    flags = {f.name: getattr(like, f.name) for f in fields(Model) if f.name not in own}
-    return Model(
-        **flags | sizes | {"name": name or _name(said, config, kind), "source": "a configuration of Hugging Face's"}
-    )
+    return names, {f.name: getattr(like, f.name) for f in fields(Model) if f.name not in own}
+
+
+def rows() -> dict[str, dict]:
+    """What `from_config` goes by, of each kind, for whoever reads a configuration in another language; `model` is without what follows."""
+    found, usual = {}, {f.name: f.default for f in fields(Model) if f.default not in (None, MISSING)}
+    for kind, row in _ROWS.items():
+        names, flags = _kept(kind)
+        found[kind] = {
+            "names": names, "model": usual | flags, "usual": row["usual"], "told": _EVERY["told"] | row["told"],
+            "instead": row.get("instead", {}), "null": row.get("null", []), "neutral": sorted(_neutral(row)),
+            "computed": sorted(_computed(row)), "switched": row.get("switched", False), "window_every": row.get("window_every", 0),
+        }  # fmt: skip
+    return found
+
+
+def bounds() -> dict[str, tuple[int, int]]:
+    """The least and the most of each dimension of a `Model`."""
+    whole = [f.name for f in fields(Model) if f.type is int]
+    return {name: (int(name in _POSITIVE), _MORE.get(name, _LARGEST)) for name in whole}
+
+
+def _neutral(row):
+    """Fields that move no byte."""
+    return {*_EVERY["neutral"], *row.get("neutral", ())}
+
+
+def _computed(row):
+    """Fields of which sizes are computed."""
+    return {*_COMPUTED, *row["usual"], *row["follows"], *(_SWITCH if row.get("switched") else ())}
 
 
 def _content(said):
-    """{field: value} of what was given, without what is null, which is what a file does not say."""
+    """{field: value} of what was given."""
     if hasattr(said, "to_dict"):
         said = said.to_dict()
     if isinstance(said, str | os.PathLike):
@@ -92,7 +136,7 @@ def _content(said):
             raise ValueError(f"config: {error}; allowed: a config.json") from None
     if not isinstance(said, Mapping):
         raise ValueError(f"config: {checks.shown(said)}; allowed: the path of a config.json, or its content")
-    return {field: value for field, value in said.items() if value is not None}
+    return dict(said)
 
 
 def _name(said, config, kind):
@@ -110,8 +154,7 @@ def _check(kind, config, row, names):
             f"config.quantization_config: weights that are stored in fewer bits; allowed: none, or Setup.quantization; {_ELSEWHERE}"
         )
     told = _EVERY["told"] | row["told"]
-    neutral = {*_EVERY["neutral"], *row.get("neutral", ())}
-    computed = {*_COMPUTED, *row["usual"], *row["follows"], *(_SWITCH if row.get("switched") else ())}
+    neutral, computed = _neutral(row), _computed(row)
     for field, value in config.items():
         if field in told:
             if value not in told[field]:
@@ -123,9 +166,9 @@ def _check(kind, config, row, names):
             )
     for rope in _ropes(config):
         said = rope.get("rope_type", rope.get("type", "default"))
-        if said not in _ROPES or rope.get("partial_rotary_factor", 1.0) != 1.0:
+        if said not in ROPES or rope.get("partial_rotary_factor", 1.0) != 1.0:
             raise ValueError(
-                f"config.rope_parameters: {checks.shown(said)}; allowed: {', '.join(_ROPES)}, of whole heads; {_ELSEWHERE}"
+                f"config.rope_parameters: {checks.shown(said)}; allowed: {', '.join(ROPES)}, of whole heads; {_ELSEWHERE}"
             )
 
 
@@ -136,9 +179,10 @@ def _ropes(config):
             yield from inside or [said]
 
 
-def _sizes(kind, config, row, names):
-    """{field of Model: its value}, of those that the configuration decides."""
-    said = {field: config.get(field, row["usual"].get(field)) for field in {*names, *row["usual"]}}
+def _sizes(config, kind, row, names, null):
+    """{field of Model: its value}, of those that the configuration decides. null: fields that it says to be null, which is no size."""
+    usual = {field: value for field, value in row["usual"].items() if field not in null}
+    said = {field: config.get(field, usual.get(field)) for field in {*names, *row["usual"]}}
     for field, value in said.items():
         if field != "tie_word_embeddings" and value is not None and type(value) is not int:
             raise ValueError(f"config.{field}: {checks.shown(value)} is not a whole number")
