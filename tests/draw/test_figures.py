@@ -260,6 +260,14 @@ def test_a_block_of_another_form_is_refused(names, said):
         draw.block_shapes([eb.model(name, code="reference") for name in names])
 
 
+def test_a_legend_ends_within_its_figure():
+    """Seven parts are more than fit in a row, and the last row is short."""
+    fig = draw.timeline(eb.dry_run(eb.model("gpt2"), eb.Setup(precision="bf16-mixed")), "a step")
+    fig.draw_without_rendering()
+    assert len(fig.legends[0].get_texts()) == 7
+    assert fig.legends[0].get_window_extent().x1 <= fig.bbox.x1
+
+
 def test_a_schedules_legend_covers_no_label():
     fig = draw.schedule(
         schedules.timed(Mesh(pipeline=4, schedule="interleaved-zero-bubble", stages=1), 8), "Zero bubble"

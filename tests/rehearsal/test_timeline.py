@@ -5,7 +5,7 @@ import re
 import pytest
 
 from everybyte.command import main
-from everybyte.evidence import Memory
+from everybyte.evidence import Memory, snapshot
 from everybyte.rehearsal import rehearse_script
 from everybyte.rehearsal.timeline import of_peak, owned
 
@@ -45,6 +45,16 @@ for step in range(3):
     optimizer.step()
     optimizer.zero_grad()
 """
+
+
+def test_what_backward_makes_for_itself_is_a_part(here, tmp_path, monkeypatch):
+    """The gradient of exp's input, 2,048 by 1,024 numbers of 4 bytes: of a rehearsal by its node, of a snapshot by its frames."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").write_text(SCRIPT)
+    found = rehearse_script(["python", "train.py"], snapshot="kept.pickle").as_dict()
+    (device,) = found["processes"][0]["devices"]
+    kept = snapshot("kept.pickle").devices[0].parts()
+    assert device["peak"]["parts"]["transient"] == kept["transient"] == 2048 * 1024 * 4
 
 
 def test_a_script_in_pictures(here, tmp_path, monkeypatch, capsys):

@@ -104,6 +104,19 @@ def test_what_a_step_takes_it_gives_back():
     assert whole > 2
 
 
+@pytest.mark.parametrize("checkpointing", ["none", "full"])
+def test_what_backward_makes_for_itself_is_no_activation(checkpointing):
+    """At most the gradients of three tensors as wide as the MLP and of one as wide as the model, recomputed or not; none between phases."""
+    model = eb.model("llama-3.2-1b", code="reference").replace(layers=4, vocabulary=64)
+    setup = eb.Setup(batch=2, sequence=512, precision="bf16", checkpointing=checkpointing)
+    budget, counted = eb.budget(model, setup), eb.dry_run(model, setup)
+    for witness in (budget, counted):
+        assert max(witness.timeline()["transient"]) == 2 * 512 * 2 * (3 * 8192 + 2048)
+    assert not any(parts["transient"] for parts in budget.moments.values())
+    more = max(counted.timeline()["activations"]) - budget.moments["after_forward"]["activations"]
+    assert (more > 0) == (checkpointing == "full")
+
+
 def test_a_tensor_that_somebody_still_holds_is_noticed(monkeypatch):
     """The same check finds a planted leak."""
     held, plain = [], operations.linear
