@@ -116,7 +116,7 @@ def _keys(fig, handles):
     words = [len(h.get_label()) for h in handles]
 
     def wide(columns):  # in inches
-        rows, longer = divmod(len(words), columns)  # matplotlib's first columns have a row more where it does not divide
+        rows, longer = divmod(len(words), columns)  # matplotlib's first columns have a row more
         starts = [n * rows + min(n, longer) for n in range(columns + 1)]
         return sum(0.6 + 0.088 * max(words[a:b]) for a, b in pairwise(starts))
 
