@@ -46,6 +46,33 @@ def asked(page):
     return found
 
 
+def test_the_short_path_folds_the_rest_and_a_link_opens_it(page, asked, site):
+    address = (site / "notebooks" / f"{SLUG}.html").as_uri()
+    page.goto(address)
+    page.wait_for_function("document.documentElement.dataset.explorers")
+    height = "document.querySelector('article').scrollHeight"
+    tall = page.evaluate(height)
+    page.get_by_role("button", name="the short path").click()
+    seen = {name: page.locator(f"#{name} > p").first for name in ("the-question", "check", "exercises", "you-can-now")}
+    assert {name: one.is_visible() for name, one in seen.items()} == {
+        "the-question": True, "check": False, "exercises": False, "you-can-now": True,
+    }  # fmt: skip
+    assert page.locator("#explorer .everybyte-explorer").first.is_visible()
+    assert page.locator("#derivation img").first.is_visible()
+    assert page.evaluate(height) < tall / 2
+    shows = page.locator("#check > h2 > .everybyte-unfold")
+    shows.press("Enter")
+    assert seen["check"].is_visible() and shows.get_attribute("aria-expanded") == "true"
+    assert not serious(page, ["article"])
+    page.goto(address + "#exercises")
+    page.reload()
+    assert seen["exercises"].is_visible() and not seen["check"].is_visible()
+    page.get_by_role("button", name="the whole chapter").click()
+    assert all(one.is_visible() for one in seen.values())
+    page.reload()
+    assert seen["check"].is_visible() and not outside(asked)
+
+
 def outside(asked):
     return [url for url in asked if not re.match(r"file:|data:|blob:", url)]
 

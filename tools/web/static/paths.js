@@ -1,0 +1,74 @@
+// A chapter's short path: its question, its pictures, its formula, its explorer, its answer. The rest is folded under its headings.
+
+const FOLDED = ["check", "lab", "what-the-articles-say", "exercises"];
+const KEPT = "everybyte.path"; // "short", or nothing
+
+const headed = (section) => section.querySelector(":scope > :is(h2, h3)");
+
+// The part of a derivation that ends in its formula: where the book calls it so, or the last that has one.
+function formula(parts) {
+  return parts.find((part) => /the boxed result/i.test(part.textContent)) ?? parts.findLast((part) => part.querySelector(".math, mjx-container, .output.text_latex")) ?? parts.at(-1);
+}
+
+function folding() {
+  const derivation = document.getElementById("derivation");
+  const parts = [...derivation.querySelectorAll(":scope > section")];
+  const stays = formula(parts);
+  const whole = FOLDED.map((id) => document.getElementById(id)).filter(Boolean);
+  return [...parts.filter((part) => part !== stays), ...whole].filter(headed);
+}
+
+function fold(section, folded) {
+  section.classList.toggle("everybyte-folded", folded);
+  section.querySelector(":scope > :is(h2, h3) > .everybyte-unfold").setAttribute("aria-expanded", String(!folded));
+}
+
+function unfolds(section) {
+  const button = Object.assign(document.createElement("button"), { type: "button", className: "everybyte-unfold" });
+  const heading = headed(section);
+  button.setAttribute("aria-label", `show: ${heading.firstChild.textContent}`);
+  button.onclick = () => fold(section, !section.classList.contains("everybyte-folded"));
+  heading.append(button);
+  for (const cell of section.querySelectorAll(":scope > .cell:has(.cell_output img)")) cell.classList.add("everybyte-picture-stays");
+}
+
+// A link to what is folded opens it.
+function reach(sections) {
+  const there = location.hash && document.getElementById(decodeURIComponent(location.hash.slice(1)));
+  const within = there ? sections.filter((section) => section.contains(there)) : [];
+  for (const section of within) fold(section, false);
+  if (within.length) there.scrollIntoView();
+}
+
+function paths() {
+  if (!document.getElementById("the-question") || !document.getElementById("derivation")) return;
+  const [sections, chooses] = [folding(), document.createElement("div")];
+  sections.forEach(unfolds);
+  chooses.className = "everybyte-paths";
+  chooses.setAttribute("role", "group");
+  chooses.setAttribute("aria-label", "how much of this chapter");
+  const choose = (short) => {
+    document.documentElement.classList.toggle("everybyte-short", short);
+    for (const section of sections) fold(section, short);
+    for (const [i, button] of [...chooses.querySelectorAll("button")].entries()) button.setAttribute("aria-pressed", String(short === !i));
+    try {
+      short ? localStorage.setItem(KEPT, "short") : localStorage.removeItem(KEPT);
+    } catch {}
+  };
+  for (const [i, words] of ["the short path", "the whole chapter"].entries()) {
+    const button = Object.assign(document.createElement("button"), { type: "button", textContent: words });
+    button.onclick = () => choose(!i);
+    chooses.append(button);
+  }
+  chooses.append(Object.assign(document.createElement("span"), { textContent: "Short: question, pictures, formula, explorer, answer." }));
+  document.querySelector("article h1").after(chooses);
+  let kept = null;
+  try {
+    kept = localStorage.getItem(KEPT);
+  } catch {}
+  choose(kept === "short");
+  reach(sections);
+  addEventListener("hashchange", () => reach(sections));
+}
+
+paths();
