@@ -70,8 +70,8 @@ def on_disk(root: Path) -> set[str]:
 
 
 def is_chapter(path: str) -> bool:
-    """Not the first, which has no beats yet, nor 48, which is a page of many questions."""
-    return path.startswith("notebooks/") and not Path(path).name.startswith(("00", "48"))
+    """Not the first two, which have no beats yet, nor 48, which is a page of many questions."""
+    return path.startswith("notebooks/") and not Path(path).name.startswith(("00", "01", "48"))
 
 
 def is_lab(path: str) -> bool:
