@@ -54,7 +54,7 @@ def mixed(one: str, other: str, share: float) -> str:
     return "#" + "".join(f"{round(a + (b - a) * share):02x}" for a, b in pairs)
 
 
-LIGHT = Ground(CARD, mixed(CARD, GRID, 0.35), INK, MUTED, GRID)
+LIGHT = Ground(CARD, mixed(CARD, GRID, 0.25), INK, MUTED, GRID)
 DARK = Ground(INK, mixed(INK, "#000000", 0.3), mixed(CARD, INK, 0.1), mixed(GRID, INK, 0.2), mixed(INK, GRID, 0.25))
 
 

@@ -88,7 +88,7 @@ def test_home_and_the_interview_room_can_be_used_by_everybody(page, site, scheme
     page.emulate_media(color_scheme=scheme)
     for width, height in ((1366, 768), (390, 844)):
         page.set_viewport_size({"width": width, "height": height})
-        for name in ("index", "interview", "config"):
+        for name in ("index", "interview", "config", "about"):
             page.goto((site / f"{name}.html").as_uri())
             page.wait_for_timeout(500)
             if name == "config":
