@@ -31,8 +31,7 @@ class Part:
 
 #: All parts of memory and groups of parameters, in the order of stacking.
 PARTS: dict[str, Part] = {
-    name: Part(label, HUES.get(color, color), *hatch)
-    for name, (label, color, *hatch) in _LOOKS["parts"].items()
+    name: Part(label, HUES.get(color, color), *hatch) for name, (label, color, *hatch) in _LOOKS["parts"].items()
 }
 #: A pipeline's kind of action -> (the part with its look, its name).
 ACTIONS: dict[str, tuple[str, str]] = {kind: tuple(look) for kind, look in _LOOKS["actions"].items()}
