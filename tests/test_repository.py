@@ -28,13 +28,13 @@ PRIVATE = re.compile("|".join([lints.MACHINE.pattern, *(re.escape(".".join(host)
 
 
 def tracked():
-    """Texts that are tracked (in an export without git, all there are), by path; pictures left out."""
+    """Texts that are tracked (in an export without git, all there are), by path; pictures and typefaces left out."""
     listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True)
     paths = [ROOT / name for name in listed.stdout.split("\0") if name] if listed.returncode == 0 else ROOT.rglob("*")
     for path in paths:
         if (
             path.is_file()
-            and path.suffix not in {".png", ".jpg", ".pdf", ".ipynb", ".pyc"}
+            and path.suffix not in {".png", ".jpg", ".pdf", ".woff", ".ipynb", ".pyc"}
             and ".venv" not in path.parts
         ):
             yield path

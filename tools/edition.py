@@ -28,6 +28,7 @@ from itertools import groupby
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
+import face
 import home
 import nbformat
 import warm
@@ -49,6 +50,8 @@ PROGRAMS = (
     ("sphinx-mathjax-offline", "sphinx-mathjax-offline/static/mathjax/tex-chtml.js", "mathjax/tex-chtml.js"),
 )
 MATHJAX = ("output/chtml/fonts/woff-v2/*.woff", "input/tex/extensions/*.js")
+#: How a page of its own takes the edition's typefaces.
+ALONE = "html body, html body .everybyte-room-root { font-family: var(--everybyte-sans); } h1, h2 { font-family: var(--everybyte-serif); }"
 #: Chapters that ask whether a model fits, and what stands at their ends here.
 FITTING = ("18_your_own_model", "42_reading_the_evidence", "43_out_of_memory")
 FITS = 'Does your model fit? <a href="../config.html">Give its config.json</a> in this edition: nothing is installed, and the file goes nowhere.'
@@ -184,8 +187,8 @@ def bring_linked(source: Path) -> None:
                     shutil.copy(path, place)
 
 
-def write_sources(source: Path, only: list[str], jobs: int, timeout: int, anew: bool = False) -> None:
-    """Lay the book out as Sphinx reads it, at the same places as in the repository."""
+def write_sources(source: Path, only: list[str], jobs: int, timeout: int, anew: bool = False) -> list[str]:
+    """Lay the book out as Sphinx reads it, at the same places as in the repository. The titles of its parts, in order."""
     import pages
 
     entries = written(only)
@@ -223,19 +226,21 @@ def write_sources(source: Path, only: list[str], jobs: int, timeout: int, anew: 
     ]
     trees.append(("Reference", [Path("about"), *(Path(name).with_suffix("") for name in reference)]))
     trees.append(("In the room, and elsewhere", more))
-    trees = "".join(
+    trees = [(caption, paths) for caption, paths in trees if paths]
+    listed = "".join(
         f"\n```{{toctree}}\n:hidden:\n:caption: {caption}\n\n" + "\n".join(p.as_posix() for p in paths) + "\n```\n"
         for caption, paths in trees
-        if paths
     )
     bring_linked(source)
     for path in (p for kind in ("md", "ipynb") for p in source.rglob(f"*.{kind}")):
         text = path.read_text(encoding="utf-8")  # the README is a page of its own here
         path.write_text(text.replace("](../README.md", "](../about.md"), encoding="utf-8")
     (source / "README.md").rename(source / "about.md")
-    (source / "extra" / "interview.html").write_text(home.room(), encoding="utf-8")
-    (source / "extra" / "config.html").write_text(configs.page(), encoding="utf-8")
-    (source / "index.md").write_text(home.page(entries, ROOT) + trees, encoding="utf-8")
+    for name, alone in (("interview", home.room()), ("config", configs.page())):
+        alone = face.dressed(alone, "_static", ALONE)
+        (source / "extra" / f"{name}.html").write_text(alone, encoding="utf-8")
+    (source / "index.md").write_text(home.page(entries, ROOT) + listed, encoding="utf-8")
+    return [caption for caption, _ in trees]
 
 
 def vendor(place: Path) -> None:
@@ -257,14 +262,20 @@ def vendor(place: Path) -> None:
             shutil.copy(path, copy)
 
 
-def sphinx(work: Path, builder: str = "html") -> None:
-    """Make `html` from `source` and `static`, in a folder; RuntimeError where Sphinx warns or fails, after it said why."""
+def sphinx(work: Path, builder: str = "html", parts: list[str] = ()) -> None:
+    """Make `html` from `source` and `static`, in a folder; RuntimeError where Sphinx warns or fails, after it said why.
+
+    parts: titles of the navigation's parts, in order, which have hues.
+    """
     from sphinx.cmd.build import build_main
 
     vendor(work / "static" / "vendor")
+    face.write(work / "static", parts)
     static = f"{WEB / 'static'},{work / 'static'}"
     settings = {f"{builder}_static_path": static, "html_extra_path": str(work / "source" / "extra")}
     command = ["-q", "-W", "--keep-going", "-b", builder, "-t", builder, "-c", str(WEB), "-d", str(work / "doctrees")]
+    if builder == "html":
+        settings["html_favicon"] = str(work / "static" / "sign.svg")
     command += [f"-D{name}={value}" for name, value in settings.items()]
     sys.path.insert(0, str(WEB))
     try:
@@ -349,8 +360,8 @@ def build(output: Path = SITE, only: list[str] = (), jobs: int = 2, anew: bool =
         RuntimeError: where a cell fails, Sphinx warns, or a link is broken; OSError where the folder is another's.
     """
     with replaced(output) as work:
-        write_sources(work / "source", list(only), jobs, timeout, anew)
-        sphinx(work)
+        parts = write_sources(work / "source", list(only), jobs, timeout, anew)
+        sphinx(work, parts=parts)
 
 
 def main(

@@ -5,6 +5,7 @@ from html import escape
 from itertools import groupby
 from pathlib import Path
 
+import face
 import nbformat
 from contents import Entry
 from worksheets import predictions
@@ -16,8 +17,12 @@ from everybyte.teach import interview
 from everybyte.teach.exercise import chapters, listed
 from everybyte.teach.interviewing.room import page as rooms
 
-#: What the page says; `{explorer}` and `{map}` are HTML.
+#: What the page says; `{sign}`, `{explorer}` and `{map}` are HTML.
 TEXT = """# Every Byte
+
+```{{raw}} html
+{sign}
+```
 
 **Where does the memory of a GPU go while it trains a transformer, and how do you know before you start?**
 
@@ -72,10 +77,10 @@ def room() -> str:
 def page(entries: list[Entry], root: Path) -> str:
     """The first page, as Sphinx reads it. entries: the written chapters and labs, in order; root: of the repository."""
     parts = [
-        f"<h3>{escape(part or 'Start')}</h3>\n<div class='everybyte-cards'>\n{''.join(_card(e, root) for e in group)}</div>"
+        f"<h3 data-part='{face.slug(part)}'>{escape(part or 'Start')}</h3>\n<div class='everybyte-cards' data-part='{face.slug(part)}'>\n{''.join(_card(e, root) for e in group)}</div>"
         for part, group in groupby(entries, lambda entry: entry.part)
     ]
-    return TEXT.format(explorer=embedded(explore.step()), map="\n".join([*parts, TICKS]))
+    return TEXT.format(sign=face.sign(), explorer=embedded(explore.step()), map="\n".join([*parts, TICKS]))
 
 
 def _card(entry, root):

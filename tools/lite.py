@@ -19,6 +19,7 @@ import venv
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import face
 import nbformat
 from bare import Bare, linked
 from contents import Entry, contents
@@ -241,6 +242,14 @@ def without_maps(site: Path) -> None:
             path.write_text(short, encoding="utf-8")
 
 
+def faced(site: Path) -> None:
+    """Give every page of a JupyterLite the edition's typefaces and icon."""
+    face.write(site / "static")
+    for path in site.rglob("index.html"):
+        static = "../" * (len(path.relative_to(site).parts) - 1) + "static"
+        path.write_text(face.dressed(path.read_text(encoding="utf-8"), static), encoding="utf-8")
+
+
 def join(site: Path, lite: Path) -> None:
     """Put JupyterLite under the static edition, and into the pages of chapters, and the first, links to it.
 
@@ -305,6 +314,7 @@ def main(arguments: list[str]) -> int:
     (lite / "overrides.json").write_text(json.dumps(OVERRIDES), encoding="utf-8")
     run(python, "-m", "jupyterlite_core", "build", "--contents", "files", "--output-dir", WORK / "site", cwd=lite)
     without_maps(WORK / "site")
+    faced(WORK / "site")
     shutil.rmtree(SITE, ignore_errors=True)
     (WORK / "site").rename(SITE)
     shutil.rmtree(WORK)

@@ -13,6 +13,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+import face
 import pages
 import worksheets
 from edition import ROOT, SITE, sphinx
@@ -78,7 +79,8 @@ def main() -> int:
             page(pages.handout(), target)
         elif what == "worksheets":
             for name, text in worksheets.written().items():
-                page(text, target / f"{name}.pdf")
+                hue = face.marker(name.replace("part", "Part ")) if name.startswith("part") else ""
+                page(text + hue, target / f"{name}.pdf")
         else:
             book(SITE, target)
     except RuntimeError as error:

@@ -16,10 +16,12 @@ solutions. Figures are drawn for a slide, with larger words (`everybyte.draw.pro
 import re
 import sys
 from collections.abc import Iterator
+from copy import deepcopy
 from html import escape
 from itertools import pairwise
 from pathlib import Path
 
+import face
 import nbformat
 from edition import MARKS, ROOT, WIDGET_VIEW, each, kept, live, main, replaced, sphinx, written
 from tracks import track, tracks
@@ -417,7 +419,8 @@ def build(
             notebook = deck(live(ran, place.stem, source / "extra" / "pictures"))
             for cell in notebook.cells:  # what another chapter says is not in this deck
                 cell.source = re.sub(r"(?<!!)\[([^\]]*)\]\((?!https?:)[^)]*\)", r"\1", cell.source)
-            made[entry.slug] = notebook
+            made[entry.slug] = deepcopy(notebook)
+            notebook.cells[0].source += face.marker(entry.part)
             nbformat.write(notebook, place)
 
         each(page, entries, jobs)

@@ -115,7 +115,7 @@ def test_home_and_the_interview_room_can_be_used_by_everybody(page, site, scheme
     page.emulate_media(color_scheme=scheme)
     for width, height in ((1366, 768), (390, 844)):
         page.set_viewport_size({"width": width, "height": height})
-        for name in ("index", "interview", "config"):
+        for name in ("index", "interview", "config", "about"):
             page.goto((site / f"{name}.html").as_uri())
             page.wait_for_timeout(500)
             if name == "config":
@@ -126,6 +126,40 @@ def test_home_and_the_interview_room_can_be_used_by_everybody(page, site, scheme
             assert serious(page, ["body"]) == [], (name, scheme, width)
     axes = ("XMLHttpRequest", "net::ERR_FAILED")  # axe reads the styles' files, which a page from disk may not
     assert [error for error in page.errors if not any(words in error for words in axes)] == []
+
+
+# In the page: the color of each thing, as its style has computed it, and how many letters a full line of prose has.
+LOOKS = """() => {
+  const color = (e, pseudo) => getComputedStyle(e, pseudo).backgroundColor;
+  const captions = [...document.querySelectorAll(".sidebar-tree p.caption")];
+  const lines = [...document.querySelectorAll("article section > p")].filter((p) => p.textContent.length > 300 && !p.querySelector("mjx-container"));
+  return {
+    parts: captions.map((c) => [c.innerText, color(c.querySelector(".caption-text"), "::before")]),
+    title: color(document.querySelector("article h1"), "::before"),
+    face: [...document.fonts].filter((f) => f.status === "loaded").map((f) => f.family.replaceAll('"', "")),
+    letters: lines.map((p) => p.textContent.length / Math.round(p.getBoundingClientRect().height / parseFloat(getComputedStyle(p).lineHeight))),
+  };
+}"""
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_the_reader_sees_the_book_s_face_and_in_which_part_it_is(page, asked, site, scheme):
+    page.emulate_media(color_scheme=scheme)
+    page.set_viewport_size({"width": 1366, "height": 768})
+    page.goto((site / "notebooks" / f"{SLUG}.html").as_uri())
+    page.wait_for_function("document.documentElement.dataset.explorers === 'ready'")
+    seen = page.evaluate(LOOKS)
+    ground = edition.face.LIGHT if scheme == "light" else edition.face.DARK
+    for title, color in seen["parts"]:
+        hue = edition.face.shade(edition.face.PALETTE[edition.face.PARTS[edition.face.part(title)]], ground)
+        assert color == f"rgb({', '.join(str(int(hue[i : i + 2], 16)) for i in (1, 3, 5))})", title
+    assert len(seen["parts"]) > len(edition.face.PARTS)
+    assert seen["title"] == dict(seen["parts"])["Part 1: what fills the GPU"]
+    assert {"Every Byte Serif", "Every Byte Sans"} <= set(seen["face"])
+    assert seen["letters"] and 55 < sum(seen["letters"]) / len(seen["letters"]) < 76
+    assert page.locator(".sidebar-brand svg path").count() == len(edition.face.LAYERS)
+    assert outside(asked) == []
+    assert serious(page, ["body"]) == [], scheme
 
 
 def test_far_lines_are_not_painted_and_a_link_to_a_heading_finds_it(page, site):

@@ -4,6 +4,8 @@ import importlib.metadata
 import tomllib
 from pathlib import Path
 
+import face
+
 ROOT = Path(__file__).resolve().parents[2]
 _PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 
@@ -30,7 +32,9 @@ nitpicky = True
 html_theme = "furo"
 html_title = "Every Byte"
 html_static_path = ["static"]
-html_css_files = ["explorers.css", "site.css"]
+html_css_files = ["fonts.css", "face.css", "explorers.css", "site.css"]
+html_context = {"everybyte_sign": face.sign()}
+templates_path = ["templates"]
 html_js_files = [("page.js", {"priority": 300}), ("paths.js", {"priority": 300})]
 html_copy_source = False
 html_show_sourcelink = False
@@ -46,7 +50,7 @@ if tags.has("revealjs"):  # noqa: F821  Sphinx gives the tags
     _KINDS = ("text/html", "text/markdown", "text/latex", "text/plain")
     nb_mime_priority_overrides = [("revealjs", kind, place) for place, kind in enumerate(_KINDS)]
     revealjs_style_theme = "white"
-    revealjs_css_files = ["explorers.css", "slides.css"]
+    revealjs_css_files = ["fonts.css", "face.css", "explorers.css", "slides.css"]
     revealjs_js_files = ["slides.js"]
     revealjs_script_conf = {
         "width": 1280, "height": 720, "margin": 0, "center": False, "hash": True, "slideNumber": "c/t", "navigationMode": "linear", "transition": "none",

@@ -11,7 +11,9 @@ from ..common import checks, files
 CARD, INK, MUTED, GRID = "#FBFAF6", "#1B1B1B", "#55534E", "#DEDBD2"
 
 _LOOKS = files.toml(__package__, "palette.toml")
-BLUE, VERMILION, GREEN, ORANGE, PINK, GRAY, YELLOW = _LOOKS["hues"].values()
+#: The hues by name.
+HUES: dict[str, str] = _LOOKS["hues"]
+BLUE, VERMILION, GREEN, ORANGE, PINK, GRAY, YELLOW = HUES.values()
 
 
 @dataclass(frozen=True)
@@ -29,8 +31,7 @@ class Part:
 
 #: All parts of memory and groups of parameters, in the order of stacking.
 PARTS: dict[str, Part] = {
-    name: Part(label, _LOOKS["hues"].get(color, color), *hatch)
-    for name, (label, color, *hatch) in _LOOKS["parts"].items()
+    name: Part(label, HUES.get(color, color), *hatch) for name, (label, color, *hatch) in _LOOKS["parts"].items()
 }
 #: A pipeline's kind of action -> (the part with its look, its name).
 ACTIONS: dict[str, tuple[str, str]] = {kind: tuple(look) for kind, look in _LOOKS["actions"].items()}
