@@ -31,7 +31,8 @@ def test_a_chapter_s_sheet_asks_everything_and_answers_nothing(entry):
     asked = re.findall(r"\bpredict\(\s*\"(P[\d.]+)\"", source)
     assert [id for id, *_ in worksheets.predictions(notebook)] == asked and all(f"**{id}**" in text for id in asked)
     number = entry.slug[:2]
-    known = list(bank(number)) if number in chapters() else []
+    none = entry.slug == "01_thirty_minutes"  # the number in the bank is lab 01's
+    known = list(bank(number)) if number in chapters() and not none else []
     assert [id for id, _ in worksheets.exercises(notebook)] == known and all(f"**{id}**" in text for id in known)
     solutions = [s for c in notebook.cells for s in re.findall(r"<details>.*?</details>", c.source, re.S)]
     told = [
