@@ -89,7 +89,7 @@ def _card(entry, root):
     title = re.search(r"^# (.+)$", text, re.M)[1]
     minutes = re.search(r"^\*(\d+) minutes", text, re.M)
     guessed = " ".join(id for id, *_ in predictions(notebook))
-    solved = " ".join(_on_cards(Path(entry.path).name[:2]))
+    solved = " ".join(id for id in _on_cards(Path(entry.path).name[:2]) if f'check("{id}"' in text)
     place = Path(entry.path).with_suffix(".html").as_posix()
     below = f"{minutes[1]} minutes" if minutes else ""
     return (

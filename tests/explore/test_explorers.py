@@ -201,7 +201,7 @@ def test_parts_are_stacked_as_in_the_figures(explorer):
 def test_the_witnesses_have_the_palettes_order():
     setup = eb.Setup(batch=1, sequence=8, precision="bf16-mixed", gpus=2, sharding="zero3")
     places = [list(draw.PARTS).index(part) for part in eb.budget(eb.model("gpt2"), setup).timeline()]
-    assert places == sorted(places) and len(places) == 9
+    assert places == sorted(places) and len(places) == 10
 
 
 @pytest.mark.parametrize(

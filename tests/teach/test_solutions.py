@@ -13,7 +13,7 @@ from everybyte.formulas import symbols
 from everybyte.teach.exercise import bank, chapters
 
 ROOT = Path(__file__).resolve().parents[2]
-BOOKS = {p.name[:2]: p for folder in ("labs", "notebooks") for p in sorted((ROOT / folder).glob("[0-9][0-9]_*.ipynb"))}
+BOOKS = {p.name[:2]: p for folder in ("notebooks", "labs") for p in sorted((ROOT / folder).glob("[0-9][0-9]_*.ipynb"))}
 ALL = [e for chapter in chapters() for e in bank(chapter).values()]
 CHECK = re.compile(r'check\("(\d\d\.\d+)", (?:\.\.\.|[a-z_]+)\)')
 FOLDED = re.compile("<details><summary>Solution</summary>(.*?)</details>", re.DOTALL)
