@@ -215,7 +215,7 @@ class _Asking:
                 self._sizes[self._count] = size
                 self.pieces[self._count] = piece
                 known = [] if turns is None else [(self._kin[id(piece)], *turns.values())]
-                for name in (id(piece), (piece.part, size), size, *known):
+                for name in (id(piece), (piece.kin, size), size, *known):
                     self._held.setdefault(name, []).append(self._count)
                 out.append(Request(self._count, size, stream))
 
@@ -244,7 +244,7 @@ class _Asking:
         (size, times), said, piece = self.reading.amounts.each(piece), piece, piece.of or piece
         if not size:
             self.none.add(said)
-        like = piece.part, size
+        like = piece.kin, size
         ways = [(id(piece), self._count), (like, before), (like, self._count), (size, before), (size, self._count)]
         if id(piece) not in self._born:  # it stood before the step
             ways.insert(0, (like, self._start))

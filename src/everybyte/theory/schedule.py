@@ -92,14 +92,14 @@ def stretched(operations, loops):
         if all(place == operation.place for place in places):
             continue
         here, freed = dict(operation.place), list(zip(operation.freed, places, strict=True))
-        turns = {(piece.key, piece.part, tuple(sorted(place))) for piece, place in freed}
+        turns = {(piece.key, piece.kin, tuple(sorted(place))) for piece, place in freed}
         for i, (piece, where) in enumerate(freed):
             count, place = piece.count, dict(where)
             for name, index in where:
                 loop = _loop(loops, name, place)
                 if loop is not None and index == loop.middle and here.get(name) != index:
                     before = tuple(sorted((place | {name: index - 1}).items()))
-                    if name not in here or (loop.together and (piece.key, piece.part, before) in turns):
+                    if name not in here or (loop.together and (piece.key, piece.kin, before) in turns):
                         count = loop.times * count
             if count is not piece.count:
                 operation.freed[i] = Piece(piece.numbers, piece.width, piece.part, count, of=piece)

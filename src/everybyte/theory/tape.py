@@ -43,6 +43,11 @@ class Piece:
             self._key = text(self.numbers), text(self.width), text(self.count)
         return self._key
 
+    @property
+    def kin(self):
+        """By which part a freed tensor is sought among those taken: a gradient of activations takes an activation's place."""
+        return "activations" if self.part == "transient" else self.part
+
 
 class Storage:
     """The bytes behind one or more tensors. Freed with its last tensor."""
