@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ..common import checks, files
-from .models import _MORE, _POSITIVE, Model, model
-from .models import _MOST as _LARGEST
+from .models import Model, model
 
 _ROWS = files.toml(__package__, "configs.toml")
 _EVERY = _ROWS.pop("every")
@@ -106,12 +105,6 @@ def rows() -> dict[str, dict]:
             "computed": sorted(_computed(row)), "switched": row.get("switched", False), "window_every": row.get("window_every", 0),
         }  # fmt: skip
     return found
-
-
-def bounds() -> dict[str, tuple[int, int]]:
-    """The least and the most of each dimension of a `Model`."""
-    whole = [f.name for f in fields(Model) if f.type is int]
-    return {name: (int(name in _POSITIVE), _MORE.get(name, _LARGEST)) for name in whole}
 
 
 def _neutral(row):

@@ -55,6 +55,11 @@ def architectures(file: str) -> dict[str, dict[str, Sequence[Any]]]:
 _REFERENCES = architectures("references.toml")
 
 
+def bounds(field: str) -> tuple[int, int]:
+    """The least and the most of a dimension of a `Model`."""
+    return int(field in _POSITIVE), _MORE.get(field, _MOST)
+
+
 class Described(Protocol):
     """The model of a result: a `Model`, or the name and parameter count of a module of your own."""
 
@@ -191,7 +196,7 @@ class Model:
             if field.type is bool:
                 checks.flag("Model", field.name, value)
             elif field.type in (int, int | None):
-                checks.whole("Model", field.name, value, int(field.name in _POSITIVE), _MORE.get(field.name, _MOST))
+                checks.whole("Model", field.name, value, *bounds(field.name))
             elif field.name == "name":
                 checks.line("Model", "name", value)
             elif not isinstance(value, str):

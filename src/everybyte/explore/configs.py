@@ -7,6 +7,7 @@ is traced once and stored. What no course is stored for, the page refuses by the
 import hashlib
 import json
 from collections.abc import Iterator, Mapping
+from dataclasses import fields
 from importlib import resources
 from itertools import product
 from types import SimpleNamespace
@@ -15,7 +16,8 @@ from ..answers.headroom import ROUNDING, Headroom, takes
 from ..ask.choices import LIMITS, Checkpointing, OptimizerName, PrecisionName
 from ..ask.setup import Setup
 from ..catalog import Model, from_config
-from ..catalog.configs import ROPES, bounds, rows
+from ..catalog.configs import ROPES, rows
+from ..catalog.models import bounds
 from ..catalog.weights import learned, weights
 from ..common import files
 from ..draw import part
@@ -266,7 +268,7 @@ def given() -> tuple[dict, list[Size]]:
         name: {"title": card.title, "usable": Headroom().usable(card)} for name, card in cards().items() if takes(card, "bf16")
     }  # fmt: skip
     return {
-        "rows": rows(), "bounds": bounds(), "ropes": ROPES, "letters": _LETTERS, "constants": like, "weights": weighed,
+        "rows": rows(), "bounds": {f.name: bounds(f.name) for f in fields(Model) if f.type is int}, "ropes": ROPES, "letters": _LETTERS, "constants": like, "weights": weighed,
         "axes": [[name, words] for name, (_, words) in AXES.items()], "quantized": QUANTIZED, "rounding": ROUNDING,
         "limits": {name: LIMITS[name] for name in ("batch", "sequence")}, "gpus": shown, "gpu": "h100-80gb", "example": EXAMPLE,
         "parts": [[name, part(name).label, name] for name in PARTS], "colors": {name: part(name).color for name in PARTS},
