@@ -35,6 +35,7 @@ import warm
 from contents import Entry, contents
 from tqdm import tqdm
 
+from everybyte.common import files
 from everybyte.draw import ON_SLIDE
 from everybyte.explore import configs
 from notebooks import ROOT, WIDGET_VIEW, canonical, run
@@ -244,8 +245,9 @@ def write_sources(source: Path, only: list[str], jobs: int, timeout: int, anew: 
 
 
 def vendor(place: Path) -> None:
-    """Copy the pages' programs from the wheels that carry them."""
+    """Copy the pages' programs from the wheels that carry them, and what they share with the book's cards."""
     place.mkdir(parents=True)
+    (place / "keeping.js").write_text(files.text("everybyte.common", "keeping.js"), encoding="utf-8")
     for package, file, name in PROGRAMS:
         path = Path(distribution(package).locate_file(file))
         (place / name).parent.mkdir(exist_ok=True)

@@ -35,7 +35,11 @@ html_static_path = ["static"]
 html_css_files = ["fonts.css", "face.css", "explorers.css", "site.css"]
 html_context = {"everybyte_sign": face.sign()}
 templates_path = ["templates"]
-html_js_files = [("page.js", {"priority": 300}), ("paths.js", {"priority": 300})]
+html_js_files = [
+    ("page.js", {"priority": 300}),
+    ("vendor/keeping.js", {"priority": 300}),
+    ("paths.js", {"priority": 300}),
+]
 html_copy_source = False
 html_show_sourcelink = False
 html_theme_options = {"navigation_with_keys": True}

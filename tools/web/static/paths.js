@@ -1,7 +1,7 @@
 // A chapter's short path: its question, its pictures, its formula, its explorer, its answer. The rest is folded under its headings.
 
 const FOLDED = ["check", "lab", "what-the-articles-say", "exercises"];
-const KEPT = "everybyte.path"; // "short", or nothing
+const kept = keeping("everybyte.path"); // {short: whether}
 
 const headed = (section) => section.querySelector(":scope > :is(h2, h3)");
 
@@ -29,7 +29,6 @@ function unfolds(section) {
   button.setAttribute("aria-label", `show: ${heading.firstChild.textContent}`);
   button.onclick = () => fold(section, !section.classList.contains("everybyte-folded"));
   heading.append(button);
-  for (const cell of section.querySelectorAll(":scope > .cell:has(.cell_output img)")) cell.classList.add("everybyte-picture-stays");
 }
 
 // A link to what is folded opens it.
@@ -51,9 +50,7 @@ function paths() {
     document.documentElement.classList.toggle("everybyte-short", short);
     for (const section of sections) fold(section, short);
     for (const [i, button] of [...chooses.querySelectorAll("button")].entries()) button.setAttribute("aria-pressed", String(short === !i));
-    try {
-      short ? localStorage.setItem(KEPT, "short") : localStorage.removeItem(KEPT);
-    } catch {}
+    kept.keep({ short });
   };
   for (const [i, words] of ["the short path", "the whole chapter"].entries()) {
     const button = Object.assign(document.createElement("button"), { type: "button", textContent: words });
@@ -62,11 +59,7 @@ function paths() {
   }
   chooses.append(Object.assign(document.createElement("span"), { textContent: "Short: question, pictures, formula, explorer, answer." }));
   document.querySelector("article h1").after(chooses);
-  let kept = null;
-  try {
-    kept = localStorage.getItem(KEPT);
-  } catch {}
-  choose(kept === "short");
+  choose(kept.all().short === true);
   reach(sections);
   addEventListener("hashchange", () => reach(sections));
 }
