@@ -8,13 +8,13 @@ from pathlib import Path
 import face
 import nbformat
 from contents import Entry
-from worksheets import predictions
+from worksheets import exercises, predictions
 
 from everybyte import Setup, explore
 from everybyte.common import files
 from everybyte.explore.alone import embedded
 from everybyte.teach import interview
-from everybyte.teach.exercise import chapters, listed
+from everybyte.teach.exercise import chapter_of, listed
 from everybyte.teach.interviewing.room import page as rooms
 
 #: What the page says; `{sign}`, `{explorer}` and `{map}` are HTML.
@@ -89,7 +89,7 @@ def _card(entry, root):
     title = re.search(r"^# (.+)$", text, re.M)[1]
     minutes = re.search(r"^\*(\d+) minutes", text, re.M)
     guessed = " ".join(id for id, *_ in predictions(notebook))
-    solved = " ".join(id for id in _on_cards(Path(entry.path).name[:2]) if f'check("{id}"' in text)
+    solved = " ".join(id for id, _ in exercises(notebook) if _on_card(listed(chapter_of(id))[id]))
     place = Path(entry.path).with_suffix(".html").as_posix()
     below = f"{minutes[1]} minutes" if minutes else ""
     return (
@@ -98,7 +98,6 @@ def _card(entry, root):
     )
 
 
-def _on_cards(chapter):
-    """The ids of a chapter's exercises that a page without a kernel marks: those on a number."""
-    said = listed(chapter) if chapter in chapters() else {}
-    return [id for id, entry in said.items() if "call" not in entry and entry.get("accepts", "number") == "number"]
+def _on_card(said):
+    """Whether a page without a kernel marks an exercise, by what the bank says of it: one on a number."""
+    return "call" not in said and said.get("accepts", "number") == "number"

@@ -146,9 +146,10 @@ def guessed(cell) -> tuple[str, str]:
 
 def answered(cell) -> list[tuple[str, str]]:
     """The name of each prediction that a cell reveals, and the answer, which its outputs do not show."""
-    told = [output.get("metadata", {}).get(TOLD) for output in cell.get("outputs", [])]
-    short = [re.sub(r"\b\d+\.\d{3,}", lambda m: f"{float(m[0]):.4g}", one["answer"]) if one else "" for one in told]
-    return [(one["prediction"], said) for one, said in zip(told, short, strict=True) if one]
+    told = [output.metadata[TOLD] for output in cell.get("outputs", []) if TOLD in output.get("metadata", {})]
+    return [
+        (one["prediction"], re.sub(r"\b\d+\.\d{3,}", lambda m: f"{float(m[0]):.4g}", one["answer"])) for one in told
+    ]
 
 
 def _letters(tex):
