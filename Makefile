@@ -48,7 +48,7 @@ figures: $(STAMP) ## draw the pictures of the README and the book
 site: $(STAMP) ## build the static edition into build/site: every page works without a kernel and from disk
 	$(BIN)/python tools/edition.py
 
-slides: $(STAMP) ## build slides of every chapter into build/slides (ONLY=17_the_step: of that one; TRACK=90-minutes: a track as one deck)
+slides: $(STAMP) ## build slides of every chapter into build/slides (ONLY=15_the_step: of that one; TRACK=90-minutes: a track as one deck)
 	$(BIN)/python tools/slides.py $(if $(ONLY),--only $(ONLY)) $(if $(TRACK),--track $(TRACK))
 
 handout: $(STAMP) ## print the formulas on one sheet, build/handout.pdf (needs Chromium)

@@ -1,7 +1,7 @@
 """Build the static edition: the whole book as pages that need no kernel, no server and no network.
 
     python tools/edition.py                           # every chapter and lab, into build/site
-    python tools/edition.py --only 12_number_formats --output build/one
+    python tools/edition.py --only 20_number_formats --output build/one
 
 Each notebook runs in a kernel of its own, and the state of its widgets goes into its page: the explorers' links and
 formulas are JavaScript, so they answer there. What has not changed is not run again: a run is kept in build/runs, by the
@@ -38,7 +38,7 @@ from tqdm import tqdm
 from everybyte.common import files
 from everybyte.draw import ON_SLIDE
 from everybyte.explore import configs
-from notebooks import ROOT, WIDGET_VIEW, canonical, run
+from notebooks import FOLD, ROOT, WIDGET_VIEW, canonical, run
 
 WEB = Path(__file__).resolve().parent / "web"
 SITE = ROOT / "build" / "site"
@@ -54,7 +54,7 @@ MATHJAX = ("output/chtml/fonts/woff-v2/*.woff", "input/tex/extensions/*.js")
 #: How a page of its own takes the edition's typefaces.
 ALONE = "html body, html body .everybyte-room-root { font-family: var(--everybyte-sans); } h1, h2 { font-family: var(--everybyte-serif); }"
 #: Chapters that ask whether a model fits, and what stands at their ends here.
-FITTING = ("18_your_own_model", "42_reading_the_evidence", "43_out_of_memory")
+FITTING = ("16_your_own_model", "42_reading_the_evidence", "43_out_of_memory")
 FITS = 'Does your model fit? <a href="../config.html">Give its config.json</a> in this edition: nothing is installed, and the file goes nowhere.'
 
 
@@ -65,6 +65,8 @@ def live(notebook: nbformat.NotebookNode, stem: str, pictures: Path) -> nbformat
     """
     number = 0
     for cell in notebook.cells:
+        if FOLD in cell.metadata.get("tags", []):
+            cell.source = re.sub(r"\A(#+ .*)", r'\1\n\n<div class="everybyte-fold" hidden></div>', cell.source)
         for output in cell.get("outputs", []):
             data = output.get("data", {})
             data.pop(ON_SLIDE, None)

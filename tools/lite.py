@@ -68,7 +68,7 @@ CELLS = (
     'eb.formula("parameters").at(gpt2)',
     'setup = eb.Setup(batch=8, sequence=1024, precision="bf16-mixed", optimizer="adamw")\neb.budget(gpt2, setup)',
     'eb.fit(gpt2, setup, eb.gpu("rtx-4090"))  # what fits, and what limits it',
-    'from everybyte.teach import check, hint\n\ncheck("13.1", ...)  # an exercise of the book: put a number in place of the three dots',
+    'from everybyte.teach import check, hint\n\ncheck("12.1", ...)  # an exercise of the book: put a number in place of the three dots',
     'eb.formula("loss.logits").for_model(gpt2, setup)',
     'eb.formula("loss.logits").at(gpt2, setup)',
     "Change a number, and run the cell again. The dry run, the figures and a GPU's measurements are in the book.",

@@ -1,7 +1,7 @@
 """Measure what a learner takes of a server's memory: each notebook's kernel, after Run All and at most.
 
     python tools/memory.py                              # every notebook, one after another
-    python tools/memory.py notebooks/17_the_step.ipynb
+    python tools/memory.py notebooks/15_the_step.ipynb
 
 Resident set of the kernel's process, from /proc: what is shared with other kernels (the libraries' code) is counted
 in each, so thirty learners take somewhat less than thirty times this. Linux only.

@@ -1,7 +1,7 @@
 """Run notebooks and store them so that an unchanged notebook is an unchanged file.
 
     python tools/notebooks.py run all
-    python tools/notebooks.py run notebooks/11_parameters.ipynb notebooks/12_number_formats.ipynb
+    python tools/notebooks.py run notebooks/11_parameters.ipynb notebooks/20_number_formats.ipynb
 
 Each notebook runs top to bottom in a fresh kernel, in its own folder, and replaces the stored one only if no cell
 failed. Outputs are kept, so that the book reads on a code host; what differs from run to run is not.
@@ -31,6 +31,8 @@ ADDRESS = re.compile(r"\b0x[0-9a-f]{9,16}\b")
 #: Lines up to which a cell that ends in a table or a picture is read beside it; a longer one is folded.
 BESIDE = 6
 FOLDED = "hide-input"
+#: The tag of a cell that begins with a heading whose part is read by whoever asks for it.
+FOLD = "fold"
 
 
 def plumbing(source: str) -> bool:
@@ -47,10 +49,12 @@ def plumbing(source: str) -> bool:
 
 
 def _metadata(cell):
-    """A cell's metadata: its tags, and what folds its code in JupyterLab (a page folds it by the tag)."""
+    """A cell's metadata: its tags, and what folds its code, or its heading's part, in JupyterLab (a page folds by the tags)."""
     tags = [tag for tag in cell.metadata.get("tags", []) if tag != FOLDED]
     if cell.cell_type == "code" and "slide-code" not in tags and plumbing(cell.source):
         return {"jupyter": {"source_hidden": True}, "tags": [*tags, FOLDED]}
+    if FOLD in tags:
+        return {"jp-MarkdownHeadingCollapsed": True, "tags": tags}
     return {"tags": tags} if tags else {}
 
 

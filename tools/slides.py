@@ -1,7 +1,7 @@
 """Build slides from the book's own notebooks: a deck for each chapter, with its explorers live.
 
     python tools/slides.py                     # every chapter and lab, into build/slides
-    python tools/slides.py --only 17_the_step
+    python tools/slides.py --only 15_the_step
 
 What stands on slides is marked in the notebook, by a cell's tags, which JupyterLab's property inspector edits:
 

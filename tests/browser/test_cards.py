@@ -3,7 +3,7 @@
 import pytest
 from driving import ERRORS, own_errors, run_all, screenshot, watched
 
-ASKED = 'import os; os.environ["EVERYBYTE_PROGRESS"] = {path!r}\nfrom everybyte.teach import check, progress\ncheck("17.1", ...)'
+ASKED = 'import os; os.environ["EVERYBYTE_PROGRESS"] = {path!r}\nfrom everybyte.teach import check, progress\ncheck("15.1", ...)'
 
 
 @pytest.fixture
@@ -27,7 +27,7 @@ def test_an_answer_typed_in_its_card_is_marked_by_the_kernel_and_counted(lab, pa
         card.locator("input").fill(typed)
         card.locator("input").press("Enter")
         card.get_by_text(said).wait_for()
-    assert '"solved": [\n  "17.1"' in path.read_text() and card.get_attribute("data-verdict") == "wrong"
+    assert '"solved": [\n  "15.1"' in path.read_text() and card.get_attribute("data-verdict") == "wrong"
     for typed in ("lots", "many"):  # two verdicts in the same words
         card.locator("input").fill(typed)
         card.locator("button", has_text="check").click()

@@ -11,7 +11,7 @@ pytest.importorskip("sphinx", reason="the site's extra is not installed: python 
 edition = pytest.importorskip("edition")
 slides = pytest.importorskip("slides")
 
-SLUG = "12_number_formats"
+SLUG = "20_number_formats"
 
 
 @pytest.fixture(scope="module")

@@ -99,7 +99,7 @@ def test_the_machine_derives_the_theory_in_letters(name):
 
 
 def test_the_reader_derived_the_same():
-    """The formulas that chapter 17 derives by hand are among the instants of the machine's."""
+    """The formulas that chapter 15 derives by hand are among the instants of the machine's."""
     formula, model = derived("gpt"), GPT
     switches = {SYMBOLS[n].symbol: v for n, v in bindings(model, MIXED).items() if n not in LETTERED}
     A, D = symbol("A"), symbol("D")

@@ -1,4 +1,4 @@
-"""Chapter 15's explorer: its curves are what the dry run counts, and cross where the chapter says."""
+"""Chapter 18's explorer: its curves are what the dry run counts, and cross where the chapter says."""
 
 import pytest
 

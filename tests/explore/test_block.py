@@ -1,4 +1,4 @@
-"""Chapter 14's explorer: a block's tensors, by operation, are the ledger's and the dry run's."""
+"""Chapter 13's explorer: a block's tensors, by operation, are the ledger's and the dry run's."""
 
 import pytest
 import sympy

@@ -1,4 +1,4 @@
-"""What chapter 12's explorer says a format does to a number is what numpy's hardware formats do."""
+"""What chapter 20's explorer says a format does to a number is what numpy's hardware formats do."""
 
 import math
 

@@ -68,15 +68,15 @@ def test_the_page_says_where_each_operation_is_from(node):
     explorer = explore.step()
     said = node(TOLD, {"spec": explorer.picture.spec, "state": explorer.state}, picture=explorer.source)
     of = {(name, moment): (slug, code) for name, moment, _, slug, code in said}
-    assert of["flash attention", "forward"] == ("15_attention", "reference/gpt.py: Attention.forward")
-    assert of["up", "forward"] == ("14_activations", "reference/gpt.py: MLP.forward")
-    assert of["log-softmax backward", "loss backward"] == ("16_loss", "reference/gpt.py: Loss.forward")
-    assert of["up weight gradient", "backward"] == ("13_gradients_and_optimizers", "reference/gpt.py: MLP.forward")
-    assert of["rest", "rest"] == of["root of the variance", "optimizer step"] == ("17_the_step", "")
+    assert of["flash attention", "forward"] == ("18_attention", "reference/gpt.py: Attention.forward")
+    assert of["up", "forward"] == ("13_activations", "reference/gpt.py: MLP.forward")
+    assert of["log-softmax backward", "loss backward"] == ("14_loss", "reference/gpt.py: Loss.forward")
+    assert of["up weight gradient", "backward"] == ("12_gradients_and_optimizers", "reference/gpt.py: MLP.forward")
+    assert of["rest", "rest"] == of["root of the variance", "optimizer step"] == ("15_the_step", "")
     assert all(slug for *_, slug, _ in said)
 
 
 def test_a_model_of_your_own_is_derived_in_its_chapter(node):
     explorer = explore.model(eb.derive(eb.model("gpt2"), eb.Setup()), view="timeline")
     said = node(TOLD, {"spec": explorer.picture.spec, "state": explorer.state}, picture=explorer.source)
-    assert {tuple(each[3:]) for each in said} == {("18_your_own_model", "")}
+    assert {tuple(each[3:]) for each in said} == {("16_your_own_model", "")}

@@ -1,4 +1,4 @@
-"""Chapter 37's explorer says what the formulas say, and those what a ring takes."""
+"""Chapter 36's explorer says what the formulas say, and those what a ring takes."""
 
 import pytest
 

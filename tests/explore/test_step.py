@@ -1,4 +1,4 @@
-"""Chapter 17's explorer: the step that it walks is the budget's, at every operation."""
+"""Chapter 15's explorer: the step that it walks is the budget's, at every operation."""
 
 import json
 import re

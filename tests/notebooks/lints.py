@@ -10,7 +10,7 @@ from statistics import median
 from nbformat import NotebookNode
 
 from everybyte.teach.predictions import TOLD
-from notebooks import canonical
+from notebooks import FOLD, canonical
 
 BEATS = (
     "The question",
@@ -18,9 +18,9 @@ BEATS = (
     "Check",
     "Explorer",
     "Lab",
-    "What the articles say",
     "Exercises",
     "Interview answer",
+    "The question, answered",
     "You can now",
 )
 #: A lab's.
@@ -31,13 +31,18 @@ STATIONS = (
     "Side by side",
     "Memory against time",
     "The loss",
+    "Conclusion",
     "Exercises",
     "You can now",
 )
 LINES = 20  # of a code cell, at most
-WORDS = (1_200, 2_500)  # of a chapter's markdown, code in it and marks included
-LAB_WORDS = (500, 2_000)  # of a lab's
-CELLS = 60  # of a chapter, at most
+WORDS = 1_200  # of a chapter's markdown, at least, code in it and marks included; there is no most
+LAB_WORDS = 500  # of a lab's
+CELLS = 60  # of a chapter, at most, in sight
+TABLES = 8  # of a chapter, at most, in sight
+PICTURES = 4  # of a chapter, at least
+#: Chapters whose matter is rows: the interview's cards and the articles' claims.
+ROWS = ("46", "47")
 SENTENCE = 40  # words, at most
 _ANSWERED = re.compile(r"Prediction (\S+)\. No guess was made\. The answer is")
 #: Turns of phrase that readers stumbled over, and what the field says.
@@ -235,16 +240,73 @@ def alternative_text(notebook: NotebookNode) -> list[str]:
     return faults
 
 
-def words(notebook: NotebookNode, allowed: tuple[int, int] = WORDS) -> list[str]:
+def in_sight(notebook: NotebookNode) -> list[NotebookNode]:
+    """The cells that no folded heading hides, and the cells of such headings."""
+    kept, folded = [], 0
+    for cell in notebook.cells:
+        found = re.search(r"^(#{1,6}) ", cell.source, re.M) if cell.cell_type == "markdown" else None
+        if found and len(found[1]) <= folded:
+            folded = 0
+        kept += [] if folded else [cell]
+        if found and FOLD in cell.metadata.get("tags", []):
+            folded = len(found[1])
+    return kept
+
+
+def folds(notebook: NotebookNode) -> list[str]:
+    """What folds is a part of the third level, and its cell begins with the heading, as JupyterLab folds by cells."""
+    marked = [(i, c) for i, c in enumerate(notebook.cells, 1) if FOLD in c.metadata.get("tags", [])]
+    return [
+        f"cell {i} is tagged {FOLD!r} and does not begin with ### "
+        for i, c in marked
+        if not c.source.startswith("### ")
+    ]
+
+
+def words(notebook: NotebookNode, least: int = WORDS) -> list[str]:
     """Every word of the markdown counts: a solution's code is read as well."""
     count = sum(len(c.source.split()) for c in notebook.cells if c.cell_type == "markdown")
-    return [] if allowed[0] <= count <= allowed[1] else [f"{count:,} words; allowed: {allowed[0]:,} to {allowed[1]:,}"]
+    return [] if count >= least else [f"{count:,} words; a chapter that says why has {least:,} and more"]
 
 
 def short(notebook: NotebookNode) -> list[str]:
-    """A chapter of a bounded length, that is read in an hour."""
-    faults = [] if len(notebook.cells) <= CELLS else [f"{len(notebook.cells)} cells; allowed: {CELLS}"]
-    return faults + words(notebook)
+    """A chapter of a bounded number of cells in sight."""
+    seen = len(in_sight(notebook))
+    return ([] if seen <= CELLS else [f"{seen} cells in sight; allowed: {CELLS}"]) + words(notebook)
+
+
+def tables(notebook: NotebookNode) -> list[str]:
+    """Few tables in sight: what a table says beside the argument is folded, or a picture."""
+    count = 0
+    for cell in in_sight(notebook):
+        if cell.cell_type == "markdown":
+            text = re.sub(r"<details>.*?</details>", "", cell.source, flags=re.S)
+            count += len(re.findall(r"^\|[-:| ]+\|$", text, re.M))
+        for output in cell.get("outputs", []):
+            count += output.get("data", {}).get("text/html", "").count("<table")
+    return [] if count <= TABLES else [f"{count} tables in sight; allowed: {TABLES}"]
+
+
+def pictures(notebook: NotebookNode) -> list[str]:
+    """Anything people would rather look at than read is a picture."""
+    count = 0
+    for cell in in_sight(notebook):
+        if cell.cell_type == "markdown":
+            count += len(PICTURE.findall(cell.source))
+        kinds = [kind for output in cell.get("outputs", []) for kind in output.get("data", {})]
+        count += len([kind for kind in kinds if kind.startswith("image/")])
+    return [] if count >= PICTURES else [f"{count} pictures in sight; a chapter has {PICTURES} and more"]
+
+
+def asked(notebook: NotebookNode) -> list[str]:
+    """A chapter opens with a question that somebody asked in public, and closes with its answer, computed."""
+    opens = [link for link in links(section(notebook, BEATS[0])) if link.startswith("https://")]
+    names = [re.findall(r"^## +(.+?) *$", c.source, re.M) if c.cell_type == "markdown" else [] for c in notebook.cells]
+    place = next((i for i, found in enumerate(names) if found[-1:] == [BEATS[-2]]), None)
+    computed = place is not None and notebook.cells[place + 1].cell_type == "code"
+    return ([] if opens else [f'"{BEATS[0]}" links no place where it was asked']) + (
+        [] if computed else [f'no code cell under "{BEATS[-2]}"']
+    )
 
 
 def sentences(notebook: NotebookNode) -> list[str]:
@@ -339,6 +401,8 @@ EVERYWHERE = (
     alternative_text,
     plain,
     ids,
+    folds,
 )
-IN_CHAPTERS = (beats, short)
+IN_CHAPTERS = (beats, short, asked)
+IN_SIGHT = (tables, pictures)  # in chapters but those whose matter is rows
 IN_LABS = (stations, runs_really, lab_words)

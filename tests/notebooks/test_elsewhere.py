@@ -81,7 +81,7 @@ def seen(notebook):
 
 
 @pytest.mark.sampled(1)
-@pytest.mark.parametrize("name", ["11_parameters", "13_gradients_and_optimizers", "33_tensor_and_sequence_parallel"])
+@pytest.mark.parametrize("name", ["11_parameters", "12_gradients_and_optimizers", "33_tensor_and_sequence_parallel"])
 def test_on_colab_a_chapter_alone_shows_what_is_stored(name, installed, tmp_path):
     address, rest = first_cell()
     assert address.isupper()  # the reader puts one in
@@ -111,7 +111,7 @@ def test_chapters_that_need_a_clone_are_named():
 
 
 @pytest.mark.sampled(1)
-@pytest.mark.parametrize("name", ["11_parameters", "00_start_here", "12_number_formats"])
+@pytest.mark.parametrize("name", ["11_parameters", "00_start_here", "20_number_formats"])
 def test_in_vs_code_the_folder_does_not_matter(name, tmp_path):
     """Its kernels start in the notebook's folder, or in the workspace's, as a setting says; and they know the notebook's path."""
     path = ROOT / "notebooks" / f"{name}.ipynb"

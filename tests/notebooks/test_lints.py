@@ -29,7 +29,8 @@ def right():
         cells.append(new_code_cell("x = 1\nx + 1", outputs=[new_output("execute_result", {"text/plain": "2"})]))
     cells[2].source += "\n\n[before](a.ipynb) [after](c.ipynb) [there](#You-can-now)"
     cells[-2].source += "\n\n[after](c.ipynb)"
-    cells.append(new_code_cell("picture()\npicture()", outputs=[picture(ALT)]))
+    cells[2].source += " [asked](https://example.org/thread)"
+    cells.append(new_code_cell("picture()\npicture()", outputs=[picture(ALT)] * 4))
     notebook = new_notebook(cells=cells)
     for number, cell in enumerate(lints.code_cells(notebook), 1):
         cell.execution_count = number
@@ -46,7 +47,7 @@ def order(path="notebooks/b.ipynb"):
 
 
 def test_no_lint_faults_a_right_notebook(tmp_path):
-    for lint in (*lints.EVERYWHERE, *lints.IN_CHAPTERS):
+    for lint in (*lints.EVERYWHERE, *lints.IN_CHAPTERS, *lints.IN_SIGHT):
         assert lint(right()) == [], lint.__name__
     for name in ("a.ipynb", "c.ipynb"):
         (tmp_path / name).touch()
@@ -135,11 +136,25 @@ BROKEN = {
     "a prediction with an exercise's id": (lints.ids, edit(3, source="predict('11.1', ...)\n1".replace("'", '"'))),
     "an exercise with a prediction's id": (lints.ids, edit(3, source='check("P11.1", ...)\n1')),
     "few words": (lints.words, lambda n: n.cells.pop(2) and n.cells.pop(3)),
-    "more words than an hour's": (lints.short, markdown("word " * 1_200)),
-    "more cells than an hour's": (lints.short, lambda n: n.cells.extend(n.cells[-2:] * 20)),
-    "many words": (lints.words, markdown("word " * 3_000)),
-    "many words of code": (lints.words, markdown("```python\n" + "word " * 1_200 + "\n```")),
+    "more cells than one reads": (lints.short, lambda n: n.cells.extend(n.cells[-2:] * 20)),
+    "a fold within a cell": (lints.folds, edit(2, metadata={"tags": ["fold"]})),
+    "many tables": (lints.tables, markdown("| a |\n|---|\n| 1 |\n\n" * 9)),
+    "a table too many": (lints.tables, output(3, new_output("execute_result", {"text/html": "<table></table>" * 9}))),
+    "three pictures": (lints.pictures, output(-1, *[picture(ALT)] * 3)),
+    "a question that nobody asked": (lints.asked, source(2, "https://", "")),
+    "an answer that is not computed": (lints.asked, lambda n: n.cells.pop(-4)),
 }
+
+
+def test_what_is_folded_is_not_in_sight():
+    notebook = right()
+    markdown("### More checks")(notebook)
+    notebook.cells[-1].metadata["tags"] = ["fold"]
+    markdown("| a |\n|---|\n| 1 |\n\n" * 9)(notebook)
+    assert lints.tables(notebook) == [] and canonical(notebook).cells[-2].metadata["jp-MarkdownHeadingCollapsed"]
+    markdown("## Lab")(notebook)
+    markdown("| a |\n|---|\n| 1 |\n\n" * 9)(notebook)
+    assert lints.tables(notebook) == ["9 tables in sight; allowed: 8"]
 
 
 def right_lab():

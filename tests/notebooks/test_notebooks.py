@@ -50,6 +50,12 @@ def test_chapter(path, lint):
     assert lint(read(ROOT / path)) == []
 
 
+@pytest.mark.parametrize("lint", lints.IN_SIGHT, ids=lambda f: f.__name__)
+@pytest.mark.parametrize("path", [p for p in CHAPTERS if not Path(p).name.startswith(lints.ROWS)])
+def test_what_is_in_sight(path, lint):
+    assert lint(read(ROOT / path)) == []
+
+
 def test_the_first_chapter_is_short():
     (first,) = (path for path in WRITTEN if Path(path).name.startswith("00"))
     assert lints.short(read(ROOT / first)) == []

@@ -36,7 +36,7 @@ def test_the_page_has_none_of_the_compiled_packages(page):
 def test_the_formulas_run_and_exercises_answer(page):
     code = [cell for cell in lite.CELLS if not lite.prose(cell)]
     asked = [
-        'check("13.1", ...)', 'check("13.1", eb.budget(gpt2, setup).parts_at("rest")["optimizer"])', 'hint("13.1")',
+        'check("12.1", ...)', 'check("12.1", eb.budget(gpt2, setup).parts_at("rest")["optimizer"])', 'hint("12.1")',
         'predict("P34.1", "3 GiB", question="The peak?", unit="GiB")', 'eb.plan(gpt2, setup, eb.gpu("rtx-4090"))',
     ]  # fmt: skip
     code += ["from everybyte.teach import predict", *(f"print(repr({line}).splitlines()[0])" for line in asked)]

@@ -77,7 +77,7 @@ def test_beyond_its_tolerance_an_answer_is_refused(e, times, up):
     + [sp.Integer(STATES), sp.Rational(1161, 100), Fraction(1161, 100), 8 * eb.model("gpt2-xl").parameters],
 )
 def test_an_amount_in_any_form(answer):
-    assert check("13.2", answer).right
+    assert check("12.2", answer).right
 
 
 @pytest.mark.parametrize(
@@ -96,12 +96,12 @@ def test_an_amount_in_any_form(answer):
     ],
 )
 def test_the_usual_mistakes_of_units_have_names(answer, name):
-    verdict = check("13.2", answer)
+    verdict = check("12.2", answer)
     assert verdict.kind == "wrong" and name in verdict.text
 
 
 def test_nothing_is_no_mistake_of_units():
-    assert check("17.1", 0).text.endswith("It is too small.")
+    assert check("15.1", 0).text.endswith("It is too small.")
 
 
 def test_factors_that_are_named_are_missed_by_name():
@@ -170,7 +170,7 @@ def test_an_expression_that_only_agrees_where_tried_is_not_accepted():
     assert not check("11.2", sneaky).right
 
 
-@pytest.mark.parametrize("id", ["11.1", "11.2", "13.2"])
+@pytest.mark.parametrize("id", ["11.1", "11.2", "12.2"])
 @pytest.mark.parametrize(
     "answer",
     [
@@ -191,16 +191,16 @@ def test_nothing_in_an_answer_raises_runs_or_is_rendered(id, answer):
 
 @given(st.text(max_size=30))
 def test_any_text_gets_a_verdict(text):
-    assert check("13.2", text).kind in ("unreadable", "wrong", "open", "right")
+    assert check("12.2", text).kind in ("unreadable", "wrong", "open", "right")
 
 
 @pytest.mark.parametrize("answer", [..., None, "", "  ", "..."])
 def test_not_attempted(answer):
-    assert "not attempted" in repr(check("13.2", answer))
+    assert "not attempted" in repr(check("12.2", answer))
 
 
 def test_unknown_exercises_name_the_near_ones():
-    with pytest.raises(ValueError, match="13.2"):
+    with pytest.raises(ValueError, match="12.2"):
         check("13.22", 1)
     with pytest.raises(ValueError, match="allowed"):
         hint("77.1")
@@ -209,18 +209,18 @@ def test_unknown_exercises_name_the_near_ones():
 
 
 def test_hints_come_one_by_one(monkeypatch):
-    monkeypatch.setitem(_HINTS_TAKEN, "13.2", 0)
-    first, second = exercise("13.2").hints
-    assert first in hint("13.2").text
-    assert hint("13.2", 1).text == first and hint("13.2", 2).text == second
-    assert hint("13.2").text == second
-    assert "folded" in hint("13.2").text and "folded" in hint("13.2").text
+    monkeypatch.setitem(_HINTS_TAKEN, "12.2", 0)
+    first, second = exercise("12.2").hints
+    assert first in hint("12.2").text
+    assert hint("12.2", 1).text == first and hint("12.2", 2).text == second
+    assert hint("12.2").text == second
+    assert "folded" in hint("12.2").text and "folded" in hint("12.2").text
     with pytest.raises(ValueError, match="number"):
-        hint("13.2", 3)
+        hint("12.2", 3)
 
 
 def test_the_table_of_exercises():
-    assert [row[0] for row in exercises("13").rows] == list(bank("13"))
+    assert [row[0] for row in exercises("12").rows] == list(bank("12"))
     assert len(exercises().rows) == len(ALL)
 
 
@@ -240,13 +240,13 @@ def test_an_exercise_checks_its_fields(field, value):
 
 def test_the_formats_of_chapter_12_are_those_of_torch():
     torch = pytest.importorskip("torch")
-    assert exercise("12.1").right() == Fraction(torch.finfo(torch.float8_e5m2).max)
-    assert exercise("12.4").right() == Fraction(torch.finfo(torch.float16).max) / Fraction(
+    assert exercise("20.1").right() == Fraction(torch.finfo(torch.float8_e5m2).max)
+    assert exercise("20.4").right() == Fraction(torch.finfo(torch.float16).max) / Fraction(
         torch.amp.GradScaler("cpu").get_scale()
     )
     codes = torch.arange(2**15, dtype=torch.int16).view(torch.float16)
-    e, m = sorted(exercise("12.2").right().free_symbols, key=str)
-    assert exercise("12.2").right().subs({e: 5, m: 10}) == int(codes.isfinite().sum()) - 1
+    e, m = sorted(exercise("20.2").right().free_symbols, key=str)
+    assert exercise("20.2").right().subs({e: 5, m: 10}) == int(codes.isfinite().sum()) - 1
 
 
 def test_an_expression_of_any_depth_is_judged():

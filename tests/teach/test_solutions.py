@@ -64,7 +64,7 @@ def test_the_folded_solution_has_the_right_answer(e):
     assert any(e.judge(answer).right for answer in answers(e, solution))
 
 
-@pytest.mark.parametrize(("right", "wrong"), [("13.2", "It is 11.62 GiB."), ("11.2", "`12 * L * H**2`, and no more")])
+@pytest.mark.parametrize(("right", "wrong"), [("12.2", "It is 11.62 GiB."), ("11.2", "`12 * L * H**2`, and no more")])
 def test_a_solution_that_is_wrong_is_found(right, wrong):
     (e,) = [e for e in ALL if e.id == right]
     assert answers(e, wrong) and not any(e.judge(answer).right for answer in answers(e, wrong))

@@ -181,7 +181,7 @@ class Claim:
                 raise ValueError(f"{owner}.{each.name}: empty; allowed: text")
         if not re.fullmatch(r"\d\d_\w+", self.chapter):
             raise ValueError(
-                f"{owner}.chapter: {self.chapter!r} is no chapter; allowed: such as '13_gradients_and_optimizers'"
+                f"{owner}.chapter: {self.chapter!r} is no chapter; allowed: such as '12_gradients_and_optimizers'"
             )
         if sum(map(bool, (self.stated, self.expects, self.recipe))) > 1:
             raise ValueError(f"{owner}.expects: only one of stated, expects and recipe may be given")

@@ -65,7 +65,7 @@ def _size(count):
 
 @opens(*OF_ACTIVATIONS, *OF_STATES)
 def states(model: Model | None = None, setup: Setup | None = None, gpu: Gpu | None = None) -> Explorer:
-    """Chapter 13: weights, gradients, master weights and optimizer states for every precision, against a GPU's memory.
+    """Chapter 12: weights, gradients, master weights and optimizer states for every precision, against a GPU's memory.
 
     A model that is not in the catalog opens by its parameter count.
     """
@@ -207,7 +207,7 @@ def _offered(name, field, value, values):
 
 @opens()
 def ring(size: str = "Llama-3.1-8B", setup: Setup | None = None) -> Explorer:
-    """Chapter 37: bytes per GPU of one layer's attention in 16 bits, where 4 to 128 GPUs share each sequence.
+    """Chapter 36: bytes per GPU of one layer's attention in 16 bits, where 4 to 128 GPUs share each sequence.
 
     Where heads are swapped for tokens, groups have as many GPUs as divide the heads; more GPUs make more groups.
 

@@ -29,7 +29,7 @@ _HEADS = 128
 
 @opens()
 def attention(model: Model | None = None, setup: Setup | None = None) -> Explorer:
-    """Chapter 15: bytes that one GPT block saves for backward, with eager and flash attention, over the sequence.
+    """Chapter 18: bytes that one GPT block saves for backward, with eager and flash attention, over the sequence.
 
     It uses the model's heads (at most 128) and head width, by default GPT-2's; the rest of the block is GPT-2's.
     """
@@ -53,7 +53,7 @@ def attention(model: Model | None = None, setup: Setup | None = None) -> Explore
 
 @opens(*OF_STATES, "batch", "sequence", "attention")
 def loss(model: Model | None = None, setup: Setup | None = None) -> Explorer:
-    """Chapter 16: bytes of the loss's logits-sized tensors, and of what all blocks save, over the vocabulary.
+    """Chapter 14: bytes of the loss's logits-sized tensors, and of what all blocks save, over the vocabulary.
 
     The model, by default GPT-2, may be any of GPT-2's architecture.
     """
@@ -189,7 +189,7 @@ def compiled() -> Explorer:
 
 
 def formats() -> Explorer:
-    """Chapter 12: the range of a number format with chosen bits, beside fp32, bf16, fp16 and fp8.
+    """Chapter 20: the range of a number format with chosen bits, beside fp32, bf16, fp16 and fp8.
 
     A gradient of magnitude 2^x times a loss scale is marked. Each format keeps it, rounds it (to nearest, ties to even), rounds it
     to 0, or overflows.

@@ -187,7 +187,7 @@ class Front(Kind):
 
 
 def combining() -> Explorer:
-    """Chapter 36: layouts of Llama 3.1 on 8 to 1,024 GPUs: memory against time, and the first of those that run.
+    """Chapter 37: layouts of Llama 3.1 on 8 to 1,024 GPUs: memory against time, and the first of those that run.
 
     The numbers are stored: `everybyte.layouts` computed them for a step of four million tokens, and simulated PyTorch's allocator
     with its defaults.

@@ -187,7 +187,7 @@ def _told(name, controls, picture, derived):
 
 @opens(*OF_THE_STEP)
 def step(model: Model | None = None, setup: Setup | None = None) -> Explorer:
-    """Chapter 17: one training step with the plain loss, in exact tensor bytes, at any instant.
+    """Chapter 15: one training step with the plain loss, in exact tensor bytes, at any instant.
 
     The model may be a Llama or one of your own, whose step is derived; by default it is GPT-2.
     """
@@ -326,7 +326,7 @@ class Block(Kind):
 
 @opens(*OF_THE_STEP, "loss", "accumulation")
 def block(model: Model | None = None, setup: Setup | None = None) -> Explorer:
-    """Chapter 14: the block of a GPT, and the tensors that each of its operations saves for backward.
+    """Chapter 13: the block of a GPT, and the tensors that each of its operations saves for backward.
 
     A tensor that two operations save is drawn at the first. Weights and autocast's copies of them are not drawn. The model, by
     default GPT-2, may be any of GPT-2's architecture.

@@ -17,7 +17,7 @@ _MIB = UNITS["MiB"]
 
 @cache
 def _grid():
-    """Chapter 17's 48 steps: four GPT-2 sizes, three precisions, both kinds of attention, batch 1 and 8."""
+    """Chapter 15's 48 steps: four GPT-2 sizes, three precisions, both kinds of attention, batch 1 and 8."""
     names = ("gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl")
     cases = product(names, ("fp32", "bf16-mixed", "bf16"), ("eager", "flash"), (1, 8))
     return [
@@ -27,12 +27,12 @@ def _grid():
 
 
 def _share_of_grid(place):
-    """Per cent of chapter 17's steps with their peak in one of these phases."""
+    """Per cent of chapter 15's steps with their peak in one of these phases."""
     return Fraction(100 * sum(step.peak_at == place for step in _grid()), len(_grid()))
 
 
 def _over_forward():
-    """The largest ratio of the peak to the live bytes after forward, among chapter 17's steps."""
+    """The largest ratio of the peak to the live bytes after forward, among chapter 15's steps."""
     return max(Fraction(step.peak, step.phases["after_forward"]) for step in _grid())
 
 

@@ -36,7 +36,7 @@ class Exercise:
     """One exercise.
 
     Attributes:
-        id: chapter and number, "13.2". title: in the table of exercises. difficulty: 1 to 3. minutes: of a reader.
+        id: chapter and number, "12.2". title: in the table of exercises. difficulty: 1 to 3. minutes: of a reader.
         accepts: `number` or `expression`; `function` in a `program.Program`.
         unit: what a plain number means, such as "GiB", "parameters", "bit". Bytes where it is one of `units.UNITS`.
         answer: a function that computes the right answer: a number (bytes where `unit` is one of bytes) or an expression.
@@ -85,7 +85,7 @@ class Exercise:
             raise ValueError(f"Exercise.reason: {self.id} needs a tolerance and its reason together")
         chapter, _, number = self.id.partition(".")
         if not (len(chapter) == 2 and chapter.isdecimal() and number.isdecimal()):
-            raise ValueError(f"Exercise.id: {self.id!r} is not a chapter and a number, such as '13.2'")
+            raise ValueError(f"Exercise.id: {self.id!r} is not a chapter and a number, such as '12.2'")
         texts.some("Exercise", "title", self.title)
         for n, hint in enumerate(self.hints, 1):
             texts.some("Exercise", f"hints {n}", hint)
@@ -210,7 +210,7 @@ def check(id: str, answer: object) -> Callout:
     """Check an answer; the result's `.right` says whether it is accepted.
 
     Args:
-        id: of the exercise, "13.2". answer: a number, text with a unit, a sympy expression, a function; `...` where not attempted.
+        id: of the exercise, "12.2". answer: a number, text with a unit, a sympy expression, a function; `...` where not attempted.
 
     Raises:
         ValueError: where there is no such exercise. Nothing in `answer` raises.
@@ -267,7 +267,7 @@ def exercise(id: str) -> Exercise:
 
 
 def chapter_of(id: str) -> str:
-    """The chapter of an id: "13" of "13.2"."""
+    """The chapter of an id: "13" of "12.2"."""
     return id.partition(".")[0]
 
 

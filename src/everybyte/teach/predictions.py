@@ -28,7 +28,7 @@ class Prediction(Callout):
 
     @property
     def id(self) -> str:
-        """Of the book: "P13.1"."""
+        """Of the book: "P12.1"."""
         return self.head.removeprefix("Prediction ")
 
     def _repr_mimebundle_(self, **kwargs):
@@ -71,7 +71,7 @@ def predict(id: str, guess: object, question: str = "", *, unit: str = "GiB") ->
     """Guess a number before seeing it. The guess is kept in this session for `reveal`; `progress()` keeps that one was made.
 
     Args:
-        id: such as "P13.1", which no exercise has. guess: a number, or text with a unit; `...` until the reader edits it.
+        id: such as "P12.1", which no exercise has. guess: a number, or text with a unit; `...` until the reader edits it.
         unit: of a plain number; bytes where it is one of `units.UNITS`.
     """
     value, kind, said = None, "open", [question]

@@ -1,6 +1,7 @@
-// A chapter's short path: its question, its pictures, its formula, its explorer, its answer. The rest is folded under its headings.
+// A chapter's short path: its question, its pictures, its formula, its explorer, its answer. The rest is folded under its headings,
+// and on the long path what the chapter itself marks: second checks, derivations of small terms.
 
-const FOLDED = ["check", "lab", "what-the-articles-say", "exercises"];
+const FOLDED = ["check", "lab", "exercises"];
 const kept = keeping("everybyte.path"); // {short: whether}
 
 const headed = (section) => section.querySelector(":scope > :is(h2, h3)");
@@ -9,6 +10,8 @@ const headed = (section) => section.querySelector(":scope > :is(h2, h3)");
 function formula(parts) {
   return parts.find((part) => /the boxed result/i.test(part.textContent)) ?? parts.findLast((part) => part.querySelector(".math, mjx-container, .output.text_latex")) ?? parts.at(-1);
 }
+
+const marked = () => [...document.querySelectorAll("div.everybyte-fold")].map((mark) => mark.closest("section"));
 
 function folding() {
   const derivation = document.getElementById("derivation");
@@ -29,6 +32,7 @@ function unfolds(section) {
   button.setAttribute("aria-label", `show: ${heading.firstChild.textContent}`);
   button.onclick = () => fold(section, !section.classList.contains("everybyte-folded"));
   heading.append(button);
+  fold(section, false);
 }
 
 // A link to what is folded opens it.
@@ -40,8 +44,20 @@ function reach(sections) {
 }
 
 function paths() {
-  if (!document.getElementById("the-question") || !document.getElementById("derivation")) return;
-  const [sections, chooses] = [folding(), document.createElement("div")];
+  const own = marked().filter(headed);
+  for (const section of own) {
+    section.classList.add("everybyte-apart");
+    unfolds(section);
+    fold(section, true);
+  }
+  const short = document.getElementById("the-question") && document.getElementById("derivation") ? folding().filter((s) => !own.includes(s)) : [];
+  if (short.length) choosing(short);
+  reach([...own, ...short]);
+  addEventListener("hashchange", () => reach([...own, ...short]));
+}
+
+function choosing(sections) {
+  const chooses = document.createElement("div");
   sections.forEach(unfolds);
   chooses.className = "everybyte-paths";
   chooses.setAttribute("role", "group");
@@ -60,8 +76,6 @@ function paths() {
   chooses.append(Object.assign(document.createElement("span"), { textContent: "Short: question, pictures, formula, explorer, answer." }));
   document.querySelector("article h1").after(chooses);
   choose(kept.all().short === true);
-  reach(sections);
-  addEventListener("hashchange", () => reach(sections));
 }
 
 paths();

@@ -1,87 +1,93 @@
-"""Exercises of chapter 14: what must backward remember?"""
+"""Exercises of chapter 14: why can the last layer cost more than all the others?"""
 
-from ...formulas.symbols import A, B, F, H, L, S, c, w
-from . import Case, Run, Setup, answers, each, formula, model, program, run, small_llamas
+from ...formulas.symbols import B, S, V
+from . import Case, answers, close, model, program, run
 
-TOKENS = B * S
-
-
-def terms(stream=0, square=0):
-    """Bytes for each number of the stream and of the square."""
-    return stream * TOKENS * H + square * A * B * S**2
+SMALL = run("gpt2")
+LLAMA, GEMMA = 128_256, 8192 * 256_000
 
 
-def blocks(stream, square=0):
-    return L * terms(stream, square)
+def logits(tensors=3, precision="fp32"):
+    return SMALL.at("loss.logits", {"vocabulary": LLAMA}, precision=precision) * tensors // 3
 
 
-def xl(precision="bf16-mixed", attention="flash", dropout=0.0):
-    return run("gpt2-xl", precision=precision, attention=attention, dropout=dropout).at("activations.block")
+def crossing(precision="bf16-mixed", attention="eager", each=0):
+    """Entries with which the loss takes as much as GPT-2's blocks, `each` bytes an entry and token."""
+    some = SMALL.having(precision=precision, attention=attention)
+    blocks = model("gpt2").layers * some.at("activations.block")
+    return blocks // (8 * 1024 * each or some.at("loss.logits", {"vocabulary": 1}))
 
 
-def leading(precision="bf16", attention="flash", dropout=0.0):
-    """The terms in B S H and A B S^2 of what one block keeps, its MLP four times as wide as the stream."""
-    setup = Setup(precision=precision, attention=attention, dropout=dropout)
-    block = formula("activations.block").for_model(model("gpt2"), setup)
-    return terms(block.coeff(terms(1)), block.coeff(terms(0, 1)))
+def saved(loss_chunks=8, precision="bf16-mixed"):
+    return SMALL.falls({"loss": "chunked", "loss_chunks": loss_chunks}, precision=precision)
 
 
-def masked(precision="bf16-mixed", dropout=0.0, masks=2):
-    """Bytes of eager attention, with masks of some bytes for each number of the stream."""
-    return leading(precision, "eager", dropout) + terms(masks)
+def watch(most):
+    """A mode in which no operation may make a tensor of more than `most` numbers."""
+    from torch import Tensor
+    from torch.utils._python_dispatch import TorchDispatchMode
+    from torch.utils._pytree import tree_leaves
+
+    class AtMost(TorchDispatchMode):
+        def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+            made = function(*args, **(kwargs or {}))
+            for tensor in tree_leaves(made):
+                if isinstance(tensor, Tensor) and tensor.numel() > most:
+                    raise ValueError(f"it makes a tensor of {tuple(tensor.shape)}, more than {most} numbers at once")
+            return made
+
+    return AtMost()
 
 
-def tokens(precision="bf16"):
-    """Tokens at which a 16-bit GPT's blocks keep 1.5 times the bytes of their 12 H^2 weights."""
-    return 36 * H**2 / (leading(precision) / TOKENS)
+def batches():
+    """Heads and batches of odd sizes; the last chunk is smaller in some."""
+    import torch
+    from torch.nn.functional import cross_entropy
+
+    make = torch.Generator().manual_seed(16)
+    for tokens, width, words, size in ((24, 4, 31, 6), (25, 4, 31, 6), (60, 8, 97, 8), (7, 3, 50, 1), (40, 5, 64, 39)):
+        x = torch.randn(tokens, width, dtype=torch.float64, generator=make)
+        weight = torch.randn(words, width, dtype=torch.float64, generator=make)
+        targets = torch.randint(words, (tokens,), generator=make)
+        inputs = [t.clone().requires_grad_() for t in (x, weight)]
+        loss = cross_entropy(inputs[0] @ inputs[1].T, targets)
+        right = (loss.item(), *torch.autograd.grad(loss, inputs))
+        most = max(size * words, x.numel(), weight.numel())
+        name = f"{tokens} tokens, {words} words, chunks of {size}"
+        yield Case(name, (x, weight, targets, size), right, lambda most=most: watch(most))
 
 
-def mlp(numbers):
-    """Bytes that a block keeps, by data type, where its MLP keeps `numbers` per token beside its input."""
-    return TOKENS * (H * (2 * w + 6 * c) + numbers * c)
+def agree(given, right):
+    """Loss and both gradients, within the rounding of doubles summed in another order."""
+    return abs(float(given[0]) - right[0]) < 1e-9 and close(given[1:], right[1:])
 
 
-BF16, LIMIT = leading(), tokens()
+def chunked(x, weight, targets, size, *, mean=True, minus=True, adds=True, whole=False):
+    import torch
 
-
-def llamas():
-    """Bytes per token that a block of small Llamas saves, without attention's rows and its 24 bytes of random state."""
-    for m in small_llamas(14, 8):
-        for precision in ("bf16", "bf16-mixed"):
-            kept = Run(m, Setup(batch=2, sequence=32, precision=precision)).at("activations.llama") - 24
-            yield Case(f"{m.name}, {precision}", (m, precision), kept // (2 * 32) - 4 * m.heads)
-
-
-def saved(m, precision, *, mlp=4, casts=5, grouped=True, stream=4, statistics=2):
-    mixed = precision == "bf16-mixed"
-    numbers = (casts if mixed else 2) * m.width + 2 * m.head_width * (m.heads + (m.kv_heads if grouped else m.heads))
-    return 2 * (stream if mixed else 2) * m.width + 4 * statistics + 2 * (numbers + mlp * m.ffn_width)
+    count, size = len(x) if mean else 1, len(x) if whole else size
+    loss, of_x, of_weight = 0.0, torch.zeros_like(x), torch.zeros_like(weight)
+    for start in range(0, len(x), size):
+        rows, right = x[start : start + size], targets[start : start + size]
+        gradient, each = torch.log_softmax(rows @ weight.T, 1), torch.arange(len(rows))
+        loss -= gradient[each, right].sum() / count
+        gradient.exp_()
+        gradient[each, right] -= int(minus)
+        gradient /= count
+        of_x[start : start + len(rows)] = gradient @ weight
+        of_weight = of_weight * adds + gradient.T @ rows
+    return loss, of_x, of_weight
 
 
 ANSWERS = {
-    "14.1": answers(xl, fp32=xl("fp32"), precision="bf16", attention="eager", dropout=0.1, all_blocks=48 * xl()),
-    "14.2": answers(
-        masked,
-        masks=0,
-        dropout={"dropout": 0.1, "masks": 0},
-        precision="bf16",
-        fp32=masked("fp32"),
-        **each(terms, article_1=(34, 5), article_3=(8, 2), article_5=(2, 2), softmax=(38, 2), copy=(38, 4)),
+    "14.1": answers(
+        logits(), one=logits(1), two=logits(2), bf16=logits(precision="bf16"), gpt2=SMALL.at("loss.logits")
     ),
-    "14.3": answers(mlp(F), gelu=mlp(2 * F), result=mlp(0), bit=mlp(F) + TOKENS * F / 8, byte=mlp(F) + TOKENS * F),
+    "14.2": answers(crossing, attention="flash", precision="fp32", each=6),
+    "14.3": answers(8 * B * S * V, pytorch=10 * B * S * V, after_forward=6 * B * S * V, freed=4 * B * S * V),
     "14.4": answers(
-        L * BF16,
-        **each(blocks, article_1=(34, 5), article_2=4, article_3=(8, 2), article_4=20, article_5=2),
-        dropout=L * leading(dropout=0.1),
-        autocast=L * leading("bf16-mixed"),
-        fp32=L * leading("fp32"),
-        numbers=L * BF16 / 2,
-        layers=BF16,
+        saved, no_sum=SMALL.at("loss.logits", precision="bf16-mixed") * 7 // 8, loss_chunks=64, precision="fp32"
     ),
-    "14.5": answers(
-        tokens, precision="bf16-mixed", fp32=tokens("fp32"), factor=2 * LIMIT / 3, inverse=1 / LIMIT, layers=LIMIT * L
-    ),
-    "14.6": program(
-        saved, llamas, gpt={"mlp": 2}, mlp=3, casts=2, grouped=False, stream=2, normed={"statistics": 4}, statistics=0
-    ),
+    "14.5": answers(3 * 2 * GEMMA, cast=12 * GEMMA, one=2 * GEMMA, two=4 * GEMMA),
+    "14.6": program(chunked, batches, agree, mean=False, minus=False, adds=False, whole=True),
 }

@@ -1,98 +1,80 @@
-"""Exercises of chapter 15: where does the square come from, and where does FlashAttention put it?"""
+"""Exercises of chapter 15: when, within a step, is the peak?"""
 
-import math
-from random import Random
+from functools import cache
 
-from ...formulas.symbols import D
-from . import Case, answers, program, run
+from ...formulas.symbols import H
+from . import Case, Setup, answers, each, formula, model, program, run, small_models
 
-SMALL, LARGE, XL = (run(name, precision="bf16-mixed", attention="eager") for name in ("gpt2", "gpt2-large", "gpt2-xl"))
-
-
-def scores(some):
-    """Numbers in the scores of all blocks."""
-    return masks(some) * 8 * some.model.heads
+STEP = run("gpt2-medium", batch=1, sequence=512)
+XL, FUSED = run("gpt2-xl"), run("gpt2-xl", batch=1, sequence=128, optimizer_impl="fused")
+MIXED = run("gpt2", precision="bf16-mixed")
+LOSS = "instant.log_softmax_backward"
 
 
-def masks(some):
-    return some.model.layers * 1024**2
+def change(precision="bf16", each=2):
+    kept = formula("activations.block").for_model(model("gpt2"), Setup(precision=precision))
+    return each * (12 * H**2 + 13 * H) - kept
 
 
-def squares(precision="bf16-mixed", dropout=0.0, some=LARGE):
-    """Bytes of the squares of all blocks, causal masks included."""
-    return some.model.layers * some.at("attention.scores", precision=precision, dropout=dropout)
+def tables(copies):
+    return copies * 4 * XL.model.vocabulary * XL.model.width
 
 
-def per_score(precision="bf16-mixed", dropout=0.1):
-    """Bytes that a block keeps for each score."""
-    return (squares(precision, dropout, SMALL) - masks(SMALL)) // scores(SMALL)
+def accumulating(times=1):
+    return XL.at(LOSS) + times * XL.at("gradients")
 
 
-SCORES = scores(XL)
-SHORT = squares(dropout=0.1, some=XL) - masks(XL) - 5 * SCORES
+@cache
+def steps():
+    """Small models' steps as PyTorch runs them: what is taken and freed, and where the most is live."""
+    from ...dryrun import dry_run
+
+    found = []
+    for m, batch in zip(small_models(17, 3), (1, 4, 16, 1, 4, 16), strict=True):
+        trace = dry_run(m, Setup(batch=batch, sequence=32, precision="bf16-mixed"))
+        number = {id(tensor): i for i, tensor in enumerate(trace.allocations)}
+        events = [("take", number[id(t)], t.bytes) for t in trace.allocations if t.birth == 0]
+        for change in (c for c in trace.changes if c.allocation):
+            tensor = number[id(change.allocation)]
+            events.append(("take", tensor, change.allocation.bytes) if change.what == "birth" else ("free", tensor))
+        right = ledger(events)
+        if right[0] != trace.peak:
+            raise AssertionError(f"{m.name}: {right[0]} in the events, {trace.peak} in the trace")
+        found.append(Case(f"a step of {m.name}, {batch} x 32 tokens", (events,), right))
+    return found
 
 
-def fall(some=XL, **changes):
-    changes = {"dropout": 0.1} | changes
-    return some.peak(precision="fp32", **changes) - some.peak(**changes)
-
-
-class Tiles:
-    """Pairs of scores and values, tile by tile, that can be read once."""
-
-    def __init__(self, scores, values, size):
-        self.scores, self.values, self.size, self.read = scores, values, size, False
-
-    def __iter__(self):
-        if self.read:
-            raise ValueError("the tiles were read before: a kernel sees each tile once")
-        self.read = True
-        for start in range(0, len(self.scores), self.size):
-            yield self.scores[start : start + self.size], self.values[start : start + self.size]
-
-
-def rows():
-    """Rows of scores, small and near 1,000 and -1,000, the largest anywhere, in tiles of several sizes."""
-    draw = Random(15)
-    for i, (center, size) in enumerate(((0, 4), (0, 1), (1000, 8), (-1000, 8), (1000, 3), (0, 64)), 1):
-        scores = [center + draw.uniform(-30, 30) for _ in range(50)]
-        values = [draw.uniform(-1, 1) for _ in scores]
-        largest = max(scores)
-        weights = [math.exp(x - largest) for x in scores]
-        right = math.fsum(w * v for w, v in zip(weights, values, strict=True)) / math.fsum(weights)
-        yield Case(f"row {i}, scores near {center:,}, tiles of {size}", (Tiles(scores, values, size),), right)
-
-
-def near(given, right):
-    """Within rounding: the sums of 50 doubles in another order are not 1e-9 apart."""
-    return abs(given - right) <= 1e-9
-
-
-def attend(tiles, *, rescale_sum=True, rescale_out=True, shift=True, divide=True):
-    m, total, out = -math.inf, 0.0, 0.0
-    for scores, values in tiles:
-        new = max(m, *scores) if shift else 0.0
-        weights = [math.exp(x - new) for x in scores]
-        old = math.exp(m - new) if shift else 1.0
-        total = total * (old if rescale_sum else 1) + sum(weights)
-        out = out * (old if rescale_out else 1) + sum(w * v for w, v in zip(weights, values, strict=True))
-        m = new
-    return out / total if divide else out
+def ledger(events, *, frees=True, end=False):
+    live, total, best = {}, 0, (0, 0)
+    for index, (what, tensor, *size) in enumerate(events):
+        if what == "take":
+            live[tensor] = size[0]
+            total += size[0]
+        elif frees:
+            total -= live.pop(tensor)
+        if end or total > best[0]:
+            best = total, index
+    return best
 
 
 ANSWERS = {
-    "15.1": answers(per_score(), mask=per_score(dropout=0.0), bf16=per_score("bf16"), product=4, softmax=3, cast=9),
+    "15.1": answers(
+        STEP.phase("step"), loss=lambda: STEP.at(LOSS), **each(STEP.phase, after_backward="after_backward", rest="rest")
+    ),
     "15.2": answers(
-        squares, masks=squares() - masks(LARGE), fp32=squares("fp32"), precision="bf16", dropout=0.1, some=XL
+        change(), fp32=change("fp32", 4), sign=-change(), mixed=change(each=4), gradients=2 * (12 * H**2 + 13 * H)
     ),
     "15.3": answers(
-        34 * D / 7, bf16=34 * D / 5, squares=34 * D / 6, rest=32 * D / 7, fp32=66 * D / 9, autocast=38 * D / 7
+        lambda: FUSED.at("instant.end_of_backward") - FUSED.phase("after_backward"),
+        **each(tables, one=1, three=3),
+        all_gradients=FUSED.at("gradients"),
     ),
     "15.4": answers(
-        SHORT, masks=SHORT + masks(XL), no_dropout=SCORES, fp32=4 * SCORES, whole=7 * SCORES, formula=5 * SCORES
+        lambda: MIXED.at("instant.nll_backward"),
+        gradients=lambda: MIXED.at("instant.nll_backward") + MIXED.at("gradients"),
+        after_forward=MIXED.phase("after_forward"),
+        fp32=lambda: MIXED.at(LOSS, precision="fp32"),
     ),
-    "15.5": answers(
-        fall(), no_dropout=fall(dropout=0.0), flash=fall(attention="flash"), small=fall(SMALL), squares=2 * SCORES
-    ),
-    "15.6": program(attend, rows, near, rescale_sum=False, rescale_out=False, shift=False, divide=False),
+    "15.5": answers(accumulating, first={"times": 0}, three={"times": 3}, four={"times": 4}),
+    "15.6": program(ledger, steps, frees=False, end=True),
 }

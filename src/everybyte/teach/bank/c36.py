@@ -1,64 +1,66 @@
-"""Exercises of chapter 36: how are the dimensions chosen together?"""
+"""Exercises of chapter 36: what changes with a million tokens?"""
 
-from math import prod
+from ...formulas.symbols import A, A_kv, B, C, D, S
+from . import Case, Mesh, answers, equal, program, run
 
-from ...answers.layouts import layouts, priced
-from ...formulas.symbols import B, C, H, L, S, t
-from . import Case, Mesh, answers, gpu, model, program, run
-
-LLAMA = run("llama-3.1-70b", gpus=64, sequence=8192, batch=1, accumulation=8, precision="bf16-mixed", sharding="zero3")
-
-KEPT = 34 * B * S * H
+LLAMA = run("llama-3.1-8b", batch=1, sequence=2**20, precision="bf16")
 
 
-def fastest(card="h200"):
-    """The peak of the first layout on 64 GPUs, by the computed time."""
-    return layouts(LLAMA.model, LLAMA.setup, card, most=1).found[0].peak
+def ring(name="forward", parts=256, rotation="all-gather"):
+    """A `context.` formula of a million tokens."""
+    return int(LLAMA.at(f"context.{name}", gpus=parts, mesh=Mesh(context=parts, rotation=rotation)))
 
 
-def states(gpus=1024, each=16):
-    return each * model("llama-3.1-405b", code="reference").parameters // gpus
+def kept(copies=1):
+    return (2 * B * S * D * ((2 + copies) * A + 2 * A_kv) + 4 * B * S * A) / C
 
 
-def sent(tensor):
-    """Seconds that tensor parallelism sends in a step, the same tokens on each group."""
-    some = LLAMA.having(gpus=tensor, accumulation=1, mesh=Mesh(tensor=tensor), sharding="none")
-    return priced(LLAMA.model, some.setup, gpu("h100-80gb"))["tensor"]
+def keys(heads=1, both=2, tokens=2**20):
+    """Keys and values of some heads on one GPU."""
+    return both * heads * tokens * 128 * 2
 
 
-def meshes():
-    import torch
-
-    asked = (
-        ({"pipeline": 2, "data": 2, "tensor": 4}, "tensor"),
-        ({"pipeline": 2, "data": 2, "tensor": 4}, "data"),
-        ({"pipeline": 4, "data": 2, "tensor": 2}, "pipeline"),
-        ({"data": 8, "tensor": 1}, "data"),
-        ({"pipeline": 2, "data": 3, "context": 2, "tensor": 2}, "context"),
-        ({"data": 2, "context": 4, "tensor": 8}, "data"),
-    )
-    for mesh, name in asked:
-        ranks = torch.arange(prod(mesh.values())).view(*mesh.values())
-        right = ranks.movedim(list(mesh).index(name), -1).reshape(-1, mesh[name]).tolist()
-        yield Case(f"{name} of {mesh}", (mesh, name), sorted(right))
+def inputs(layers=32, tokens=2**17, width=4096, size=2):
+    """Inputs of checkpointed blocks on one GPU."""
+    return layers * tokens * width * size
 
 
-def groups(mesh, name, *, inner=True, chunks=False):
-    names = list(mesh) if inner else list(mesh)[::-1]
-    step = 1 if chunks else prod(mesh[other] for other in names[names.index(name) + 1 :])
-    size, count = mesh[name], prod(mesh.values())
-    starts = [rank for rank in range(count) if rank // step % size == 0]
-    return [[start + step * i for i in range(size)] for start in starts]
+def swapping():
+    """Models, and the numbers of GPUs that the library lets swap their heads for tokens."""
+    from ...ask.setup import Setup
+    from ...catalog import model
+
+    llama = model("llama-3.1-8b", code="reference")
+    for heads, kv_heads, most in ((32, 8, 64), (28, 4, 32), (12, 4, 12), (64, 8, 16), (8, 1, 8), (6, 6, 3)):
+        right = []
+        for n in range(2, most + 1):
+            setup = Setup(sequence=n, gpus=n, mesh=Mesh(context=n, rotation="ulysses"))
+            try:
+                setup.check_model(llama.replace(heads=heads, kv_heads=kv_heads, head_width=128))
+            except ValueError:
+                continue
+            right.append(n)
+        yield Case(f"{heads} heads, {kv_heads} key heads, up to {most} GPUs", (heads, kv_heads, most), right)
 
 
-def agree(given, right):
-    return sorted(map(list, given)) == right
+def degrees(heads, kv_heads, most, *, copied=True, keys=True, first=2):
+    return [
+        n
+        for n in range(first, most + 1)
+        if heads % n == 0 and (not keys or kv_heads % n == 0 or (copied and n % kv_heads == 0))
+    ]
 
 
 ANSWERS = {
-    "36.1": answers(states(), fsdp=states(128), tensor=states(8), optimizer=states(each=8)),
-    "36.2": answers(L * KEPT / (t * C), one_block=KEPT / (t * C), undivided=L * KEPT, tensor=L * KEPT / C),
-    "36.3": answers(fastest, card="h100-80gb"),
-    "36.4": answers(sent(8) / sent(2), divided=0.25, same=1),
-    "36.5": program(groups, meshes, agree, inner=False, chunks=True),
+    "36.1": answers(
+        kept(),
+        copy=kept(0),
+        all=kept() * C,
+        logarithms=2 * B * S * D * (3 * A + 2 * A_kv) / C,
+        heads=(10 * B * S * D * A + 4 * B * S * A) / C,
+    ),
+    "36.2": answers(ring, rotation="all-to-all", name="kept", parts=64, quarter=ring(parts=64) // 4),
+    "36.3": answers(keys, both=1, even=keys() // 4, all=keys(8)),
+    "36.4": answers(inputs, all=8 * inputs(), layers=1, size=4),
+    "36.5": program(degrees, swapping, equal, copied=False, keys=False, first=1),
 }
