@@ -16,6 +16,7 @@ from everybyte.ask.setup import Setup
 from everybyte.formulas import bindings, formula, registry
 from everybyte.formulas.symbols import SYMBOLS
 from everybyte.rules.formulas import refused
+from everybyte.teach.terms import terms
 
 #: What the formulas are shown for, beside their general form; those of a Llama, for a Llama.
 GPT2, LLAMA = eb.model("gpt2"), eb.model("llama-2-7b", code="reference")
@@ -140,7 +141,11 @@ def _fields(kind) -> Mapping[str, str]:
 
 def glossary() -> str:
     """The words: the parts of memory, the fields of a model, a setup and a budget, the precisions, the formulas' names."""
-    text = f"# Glossary\n\n{_GENERATED}\n## Parts of memory\n\n"
+    text = f"# Glossary\n\n{_GENERATED}\n## Terms\n\n"
+    text += "".join(
+        f"{t.name}\n: {t.meaning} [{t.chapter[:2]}](notebooks/{t.chapter}.ipynb)\n\n" for t in terms().values()
+    )
+    text += "## Parts of memory\n\n"
     text += _table(("part", "in figures"), [(f"`{n}`", p.label) for n, p in draw.PARTS.items()])
     text += "\n## Precisions\n\n" + _table(
         ("name", "weights", "matrix products", "optimizer states", "master weights", "autocast", "loss scaling"),

@@ -10,6 +10,7 @@ from statistics import median
 from nbformat import NotebookNode
 
 from everybyte.teach.predictions import TOLD
+from everybyte.teach.terms import terms
 from notebooks import FOLD, canonical
 
 BEATS = (
@@ -387,6 +388,30 @@ def neighbors(notebook: NotebookNode, path: str, order: Sequence[str]) -> list[s
             faults += [] if name in links(top) else [f'no link to the {what} chapter, {name}, in "{BEATS[0]}"']
             if what == "next" and is_chapter(path) and name not in links(end):
                 faults.append(f'no link to the next chapter, {name}, in "{BEATS[-1]}"')
+    return faults
+
+
+def reading_order(notebook: NotebookNode, slug: str, order: Sequence[str]) -> list[str]:
+    """No term before its definition: earlier, it follows a link to the chapter that defines it; there, its first use is marked.
+
+    `order`: the chapters' slugs, as one reads them.
+    """
+    faults, here = [], order.index(slug)
+    cells = prose(notebook)
+    for term in terms().values():
+        first = next((text for text in cells if term.pattern.search(text)), None)
+        place = order.index(term.chapter)
+        if first is None or place < here:
+            faults += [f"{term.name!r} is not defined here, as terms.toml says"] * (place == here)
+        elif place == here:
+            marked = re.findall(r"\*{1,3}[^*]+\*{1,3}", first)
+            faults += (
+                []
+                if any(map(term.pattern.search, marked))
+                else [f"{term.name!r}: its first use is not in italics or bold"]
+            )
+        elif f"{term.chapter}.ipynb" not in "\n".join(cells[: cells.index(first) + 1]):
+            faults.append(f"{term.name!r} stands before its chapter, without a link to {term.chapter}")
     return faults
 
 

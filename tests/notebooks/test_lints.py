@@ -10,6 +10,7 @@ import pytest
 from contents import contents
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
+from everybyte.teach.terms import Term
 from notebooks import WIDGET_VIEW, canonical, execute, main
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -144,6 +145,26 @@ BROKEN = {
     "a question that nobody asked": (lints.asked, source(2, "https://", "")),
     "an answer that is not computed": (lints.asked, lambda n: n.cells.pop(-4)),
 }
+
+
+@pytest.mark.parametrize(
+    ("slug", "text", "said"),
+    [
+        ("11_a", "*Tied* weights.", []),
+        ("11_a", "Tied weights. A *tied* head.", []),
+        ("11_a", "Tied weights.\n", ["'tied head': its first use is not in italics or bold"]),
+        ("11_a", "Nothing.", ["'tied head' is not defined here, as terms.toml says"]),
+        ("00_b", "`tied` is code.", []),
+        ("00_b", "Tied weights, of [there](11_a.ipynb).", []),
+        ("00_b", "Tied weights.", ["'tied head' stands before its chapter, without a link to 11_a"]),
+        ("12_c", "Tied weights.", []),
+    ],
+)
+def test_a_term_stands_after_its_definition(monkeypatch, slug, text, said):
+    tied = Term("tied head", "11_a", "One tensor.", ("tied",))
+    monkeypatch.setattr(lints, "terms", lambda: {"tied head": tied})
+    notebook = new_notebook(cells=[new_markdown_cell(part) for part in text.split("\n")])
+    assert lints.reading_order(notebook, slug, ["00_b", "11_a", "12_c"]) == said
 
 
 def test_what_is_folded_is_not_in_sight():

@@ -56,6 +56,12 @@ def test_what_is_in_sight(path, lint):
     assert lint(read(ROOT / path)) == []
 
 
+@pytest.mark.parametrize("path", [p for p in WRITTEN if not lints.is_lab(p)])
+def test_no_term_stands_before_its_definition(path):
+    order = [Path(p).stem for p in WRITTEN if not lints.is_lab(p)]
+    assert lints.reading_order(read(ROOT / path), Path(path).stem, order) == []
+
+
 def test_the_first_chapter_is_short():
     (first,) = (path for path in WRITTEN if Path(path).name.startswith("00"))
     assert lints.short(read(ROOT / first)) == []
