@@ -26,9 +26,11 @@ class Term:
 
     @property
     def pattern(self) -> re.Pattern[str]:
-        """Where a text uses it, in any of its forms."""
+        """Where a text uses it, in any of its forms; ZeRO is no zero, and a name without capitals may begin a sentence."""
         forms = sorted([re.escape(self.name).replace(r"\ ", r"\s+"), *self.also], key=len, reverse=True)
-        return re.compile(rf"(?<![\w-])(?:{'|'.join(forms)})(?![\w-])", re.IGNORECASE)
+        return re.compile(
+            rf"(?<![\w-])(?:{'|'.join(forms)})(?![\w-])", 0 if self.name[1:] != self.name[1:].lower() else re.IGNORECASE
+        )
 
 
 @cache
