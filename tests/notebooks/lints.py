@@ -9,7 +9,7 @@ from statistics import median
 
 from nbformat import NotebookNode
 
-from everybyte.teach.predictions import TOLD
+from everybyte.teach.predictions import TOLD, seal
 from everybyte.teach.terms import terms
 from notebooks import FOLD, canonical
 
@@ -205,9 +205,11 @@ def spoilers(notebook: NotebookNode) -> list[str]:
         texts = [o.get("text", "") + o.get("data", {}).get("text/plain", "") for o in outputs]
         asked |= {name: said for text in texts for name in re.findall(r"Prediction (\S+)\. .* Not guessed yet", text)}
         for told in filter(None, (o.get("metadata", {}).get(TOLD) for o in outputs)):
-            name, answer = told["prediction"], re.match(r"\d[\d,]*\.\d+", told["answer"])
-            if answer and re.search(rf"(?<![\d.,]){re.escape(answer[0])}(?!\d)", asked.get(name, "")):
-                faults.append(f"the answer of prediction {name}, {answer[0]}, stands before it")
+            name = told["prediction"]
+            faults += [f"the answer of prediction {name} is stored"] * ("answer" in told)
+            numbers = set(re.findall(r"(?<![\d.,])\d[\d,]*\.\d+", asked.get(name, "")))
+            told_before = [one for one in numbers if seal(name, one) in told["sealed"]]
+            faults += [f"the answer of prediction {name}, {one}, stands before it" for one in told_before]
         for text in texts:
             faults += [f"the answer of prediction {name} stands in plain text" for name in _ANSWERED.findall(text)]
         said += "\n".join([*([cell.source] if cell.cell_type == "markdown" else []), *texts, ""])

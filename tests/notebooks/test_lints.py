@@ -10,6 +10,7 @@ import pytest
 from contents import contents
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
+from everybyte.teach.predictions import seal
 from everybyte.teach.terms import Term
 from notebooks import WIDGET_VIEW, canonical, execute, main
 
@@ -57,7 +58,7 @@ def test_no_lint_faults_a_right_notebook(tmp_path):
 
 
 def answered(text="Prediction P1. No guess was made. print(_) shows the answer without one."):
-    told = {"everybyte": {"prediction": "P1", "answer": "4.51 GiB"}}
+    told = {"everybyte": {"prediction": "P1", "sealed": [seal("P1", "4.51 GiB"), seal("P1", "4.51")]}}
     return new_output("execute_result", {"text/plain": text}, metadata=told)
 
 
@@ -123,6 +124,10 @@ BROKEN = {
     "an answer in plain text": (
         lints.spoilers,
         output(5, answered("Prediction P1. No guess was made. The answer is 4.51 GiB.")),
+    ),
+    "an answer stored": (
+        lints.spoilers,
+        lambda n: told_before(n) or n.cells[5].outputs[0].metadata["everybyte"].update(answer="4.51 GiB"),
     ),
     "a home": (lints.machine_paths, source(3, "x = 1", f"open('{Path('/home') / 'me'}')")),
     "a folder printed": (lints.machine_paths, output(3, new_output("stream", text=str(Path("/tmp") / "x")))),

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from everybyte import units
 from everybyte.teach import cards, check, exercise, kept, marking, predict, progress, reveal, showing
 from everybyte.teach.cards import Card
+from everybyte.teach.predictions import seal
 from everybyte.teach.quantities import read, show, spelled
 
 SOURCE = cards.program()
@@ -156,13 +157,13 @@ def test_an_exercise_on_a_number_has_a_card_whose_answers_go_through_check(monke
     asked = check("15.1", ...)
     bundle = asked._repr_mimebundle_()
     assert "In JupyterLab: put" in bundle["text/plain"] and "application/vnd.jupyter.widget-view+json" in bundle
-    card = showing._SHOWN["17.1 not attempted yet", type(asked)]
+    card = showing._SHOWN["15.1 not attempted yet", type(asked)]
     assert isinstance(card, Card) and "rows" not in card.spec and "6.61" not in str(card.spec)
     card.guess = "7.1 GiB"
-    assert card.verdict[:3] == ["7.1 GiB", "wrong", "\u2717 17.1 not yet"] and "GB for GiB" in card.verdict[3]
+    assert card.verdict[:3] == ["7.1 GiB", "wrong", "\u2717 15.1 not yet"] and "GB for GiB" in card.verdict[3]
     assert "15.1" in progress().tried
     card.guess = "~6.61 g"
-    assert card.verdict == ["~6.61 g", "right", "\u2713 17.1 right", "6.61 GiB, exactly 7,096,471,556 B."]
+    assert card.verdict == ["~6.61 g", "right", "\u2713 15.1 right", "6.61 GiB, exactly 7,096,471,556 B."]
     assert "15.1" in progress().solved
 
 
@@ -188,13 +189,18 @@ def test_how_far_apart_is_said_alike(node):
     assert score == "Of your 3 guesses so far, 2 were within a factor of two."
 
 
-def test_what_is_locked_in_is_the_prediction_and_the_answer_stands_folded_until_then():
+def test_what_is_locked_in_is_the_prediction_and_the_answer_stands_folded_until_then(monkeypatch):
     asked = predict("P90.4", ..., question="How much?")
     hidden = reveal("P90.4", 2**31)
     assert hidden._repr_html_().startswith("<details><summary>") and "2.00 GiB" in hidden._repr_html_()
     data, told = hidden._repr_mimebundle_()
     assert "2.00" not in data["text/plain"] and "print(_)" in data["text/plain"] and "2.00 GiB" in repr(hidden)
-    assert told == {"everybyte": {"prediction": "P90.4", "answer": "2.00 GiB"}}
+    assert "2.00" not in data["text/html"] and "print(_)" in data["text/html"]
+    assert told == {"everybyte": {"prediction": "P90.4", "sealed": [seal("P90.4", "2.00 GiB"), seal("P90.4", "2.00")]}}
+    monkeypatch.setenv("EVERYBYTE_ALONE", "1")
+    data, told = hidden._repr_mimebundle_()
+    assert data["text/html"].startswith("<details><summary>") and told["everybyte"]["answer"] == "2.00 GiB"
+    assert "2.00" not in data["text/plain"]
     bundle = asked._repr_mimebundle_()
     assert "2.00 GiB" not in str(bundle) and "application/vnd.jupyter.widget-view+json" in bundle
     card = showing._SHOWN["Prediction P90.4", type(asked)]

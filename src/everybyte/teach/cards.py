@@ -11,9 +11,7 @@ from ..common import files
 from . import marking
 from .callout import Callout
 from .quantities import LARGEST_MEMORY, show, spelled
-
-#: Set where widgets are stored for pages without a kernel: an exercise's card then has its rows, which take seconds to compute.
-ALONE = "EVERYBYTE_ALONE"
+from .showing import ALONE
 
 
 def program() -> str:

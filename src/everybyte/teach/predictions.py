@@ -1,5 +1,7 @@
 """A guess before a number is shown, and both side by side afterwards."""
 
+import hashlib
+import os
 from dataclasses import dataclass
 from fractions import Fraction
 from html import escape
@@ -9,9 +11,10 @@ from .. import units
 from . import kept
 from .callout import Callout
 from .quantities import LARGEST_MEMORY, missing, read, show
-from .showing import bundle
+from .showing import ALONE, bundle
 
-#: In an output's metadata: {"prediction": its id, "answer": in words} of an answer that the output does not show.
+#: In an output's metadata, of an answer that the output does not show: {"prediction": its id, "sealed": seals of its words and of its
+#: number}, by which who has the answer knows it; and "answer", in words, where pages and slides are made.
 TOLD = "everybyte"
 _MADE: dict[str, "Prediction"] = {}
 #: The largest factor between the answer and a close guess.
@@ -47,7 +50,7 @@ class Prediction(Callout):
 
 @dataclass(frozen=True, repr=False)
 class Answer(Callout):
-    """The answer beside the guess. While there is none it is folded, and in plain text only `print` says it."""
+    """The answer beside the guess. While there is none only `print` says it, the reader's card, and a page made for paper, folded."""
 
     guess: Prediction
     value: Fraction
@@ -63,8 +66,16 @@ class Answer(Callout):
         if self.guess.value is not None:
             return data
         asked = Callout(self.kind, self.head, "No guess was made. print(_) shows the answer without one.")
-        told = {"prediction": self.guess.id, "answer": show(self.value, self.guess.unit)}
-        return data | {"text/plain": repr(asked)}, {TOLD: told}  # for slides and tests, which show no stored text
+        id, words = self.guess.id, show(self.value, self.guess.unit)
+        told = {"prediction": id, "sealed": [seal(id, words), seal(id, words.partition(" ")[0])]}
+        if os.environ.get(ALONE):
+            return data | {"text/plain": repr(asked)}, {TOLD: told | {"answer": words}}
+        return data | {"text/plain": repr(asked), "text/html": asked._repr_html_()}, {TOLD: told}
+
+
+def seal(id: str, words: str) -> str:
+    """What tells whether these are the words of a prediction's answer, and not what they are."""
+    return hashlib.sha256(f"{id} {words}".encode()).hexdigest()[:16]
 
 
 def predict(id: str, guess: object, question: str = "", *, unit: str = "GiB") -> Prediction:
