@@ -37,7 +37,7 @@ from tqdm import tqdm
 
 from everybyte.common import files
 from everybyte.draw import ON_SLIDE
-from everybyte.explore import configs
+from everybyte.explore import configs, evidence
 from notebooks import FOLD, ROOT, WIDGET_VIEW, canonical, run
 
 WEB = Path(__file__).resolve().parent / "web"
@@ -54,7 +54,8 @@ MATHJAX = ("output/chtml/fonts/woff-v2/*.woff", "input/tex/extensions/*.js")
 #: How a page of its own takes the edition's typefaces.
 ALONE = "html body, html body .everybyte-room-root { font-family: var(--everybyte-sans); } h1, h2 { font-family: var(--everybyte-serif); }"
 #: Chapters that ask whether a model fits, and what stands at their ends here.
-FITTING = ("16_your_own_model", "42_reading_the_evidence", "43_out_of_memory")
+FITTING = ("16_your_own_model", "17_from_tensors_to_out_of_memory", "42_reading_the_evidence", "43_out_of_memory")
+DIED = 'Did a job die? <a href="../evidence.html">Give its memory snapshot, or its error</a>: they are read in the page, and go nowhere.'
 FITS = 'Does your model fit? <a href="../config.html">Give its config.json</a> in this edition: nothing is installed, and the file goes nowhere.'
 
 
@@ -209,7 +210,7 @@ def write_sources(source: Path, only: list[str], jobs: int, timeout: int, anew: 
         else:
             notebook = live(kept(path, timeout, anew), path.stem, pictures)
         if entry.slug in FITTING:
-            notebook.cells.append(nbformat.v4.new_markdown_cell(FITS))
+            notebook.cells.append(nbformat.v4.new_markdown_cell(f"{FITS}\n\n{DIED}"))
         place = source / entry.path
         place.parent.mkdir(exist_ok=True)
         nbformat.write(notebook, place)
@@ -239,7 +240,8 @@ def write_sources(source: Path, only: list[str], jobs: int, timeout: int, anew: 
         text = path.read_text(encoding="utf-8")  # the README is a page of its own here
         path.write_text(text.replace("](../README.md", "](../about.md"), encoding="utf-8")
     (source / "README.md").rename(source / "about.md")
-    for name, alone in (("interview", home.room()), ("config", configs.page())):
+    (source / "extra" / evidence.WORKER).write_text(evidence.worker(), encoding="utf-8")
+    for name, alone in (("interview", home.room()), ("config", configs.page()), ("evidence", evidence.page())):
         alone = face.dressed(alone, "_static", ALONE)
         (source / "extra" / f"{name}.html").write_text(alone, encoding="utf-8")
     (source / "index.md").write_text(home.page(entries, ROOT) + listed, encoding="utf-8")

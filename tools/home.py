@@ -34,6 +34,7 @@ This is one training step. Play it, point at it, or take it by the arrow keys. E
 derives, PyTorch agrees to the byte without a GPU, and so does an H200.
 
 Does your model fit? <a href="config.html">Give its config.json</a>, and see the peak of its step without installing anything.
+Did a job die? <a href="evidence.html">Give its memory snapshot, or its error</a>.
 
 [Read from the beginning](notebooks/00_start_here.ipynb), take [the whole book in thirty minutes](notebooks/01_thirty_minutes.ipynb), [size your own model](notebooks/16_your_own_model.ipynb), find out
 [why a job died](notebooks/43_out_of_memory.ipynb), or [install it](about.md#start). The evening before an interview, sit down in

@@ -82,7 +82,7 @@ def test_labels_differ():
 
 
 def test_the_explorers_draw_every_hatch():
-    script = resources.files("everybyte.explore").joinpath("page.js").read_text(encoding="utf-8")
+    script = resources.files("everybyte.explore").joinpath("paint.js").read_text(encoding="utf-8")
     table = re.search(r"const HATCHES = \{(.*?)\};", script, re.DOTALL)[1]
     for p in PARTS.values():
         assert not p.hatch or json.dumps(p.hatch) in table or f"{p.hatch}:" in table, p.hatch

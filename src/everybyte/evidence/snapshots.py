@@ -8,6 +8,7 @@ from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -233,6 +234,38 @@ class Memory(Shown):
             ValueError: for a history of growing segments that lacks its beginning.
         """
         return replay(self.events, self.settings, total, before(self.segments, self.events))
+
+    def crests(self, first: int = 0, last: int | None = None, columns: int = 400) -> list[tuple[int, dict[str, int]]]:
+        """Each of some equal stretches of the history at its highest: (events until then, bytes of each part).
+
+        Args:
+            first, last: the range, in events; by default all. columns: stretches, or one for each event where there are fewer.
+        """
+        checks.whole("crests", "first", first, 0, len(self.events))
+        last = len(self.events) if last is None else last
+        checks.whole("crests", "last", last, first, len(self.events))
+        checks.whole("crests", "columns", columns, 1, 10_000)
+        many = min(columns, last - first + 1)
+        edges = [first + (last - first + 1) * column // many for column in range(many + 1)]
+        tops = [max(range(a, b), key=self.live.__getitem__) for a, b in pairwise(edges)]
+        live = {
+            address: (size, self._made(address, number).part) for address, (size, number) in self._live(tops[0]).items()
+        }
+        sums, found, done = dict.fromkeys(sorted({part for _, part in live.values()}), 0), [], tops[0]
+        for size, part_of in live.values():
+            sums[part_of] += size
+        for top in tops:
+            for number in range(done, top):
+                action, address, size, _ = self.events[number]
+                if action == "alloc":
+                    live[address] = size, self.names.of(number).part
+                    sums[live[address][1]] = sums.get(live[address][1], 0) + size
+                elif action == "free_requested" and address in live:
+                    freed, part_of = live.pop(address)
+                    sums[part_of] -= freed
+            done = top
+            found.append((top, {name: size for name, size in sums.items() if size}))
+        return found
 
     def table(self, rows: int = 12) -> Table:
         """What lived at the peak, by the line that requested it."""

@@ -1,7 +1,6 @@
 // ---- the kinds of picture: each has compute, describe, change, draw ---------------------------------------------
 // Here those of bars: amounts stacked, what a block's operations keep, the ranges of number formats, segments.
 
-const [GRID, LIMIT, MARK] = ["grid", "limit", "mark"].map((name) => ({ class: `everybyte-${name}` }));
 const CURRENT = { class: "everybyte-current", rx: 4 }; // the band of the row now
 
 const stack = {

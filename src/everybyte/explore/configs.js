@@ -225,34 +225,17 @@ function fitting(model, setup, gpu) {
 
 // ---- the page ---------------------------------------------------------------------------------------------------
 
-function element(name, words = "", more = {}, ...children) {
-  const made = Object.assign(document.createElement(name), { textContent: words }, more);
-  made.append(...children);
-  return made;
-}
-
-const paragraph = (className, ...pieces) => element("p", "", { className }, ...pieces);
-
 class Page {
   constructor(root) {
     const at = (name) => root.querySelector(`#${name}`);
     Object.assign(this, { controls: at("controls"), said: at("said"), text: at("text"), drop: at("drop"), model: null, number: 0 });
     for (const [name, gpu] of Object.entries(GIVEN.gpus)) this.controls.elements.gpu.append(new Option(gpu.title, name, false, name === GIVEN.gpu));
-    at("file").addEventListener("change", ({ target }) => { if (target.files[0]) this.read(target.files[0]); target.value = ""; });
+    taking(root, (file) => this.read(file));
     at("example").addEventListener("click", () => { this.text.value = JSON.stringify(GIVEN.example, null, 2); this.take(this.text.value); });
     this.text.addEventListener("input", () => { this.number += 1; if (this.text.value.trim()) this.take(this.text.value); else this.show(); });
     this.controls.addEventListener("input", () => this.answer());
     this.controls.addEventListener("submit", (event) => event.preventDefault());
-    for (const event of ["dragover", "dragleave", "drop"]) root.addEventListener(event, (e) => this.dragged(e));
     this.controls.hidden = true;
-  }
-
-  dragged(event) {
-    if (event.target === this.text && !event.dataTransfer?.types.includes("Files")) return; // a text that is moved
-    event.preventDefault();
-    this.drop.classList.toggle("over", event.type === "dragover");
-    const file = event.type === "drop" && event.dataTransfer.files[0];
-    if (file) this.read(file);
   }
 
   // The text of a file, unless another was given meanwhile.

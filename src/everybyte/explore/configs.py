@@ -284,7 +284,7 @@ def program() -> str:
     return (
         read("picture.js").replace("{/* formulas */}", f"{{\n{printed}}}")
         + f"\nconst GIVEN = {names};\n"
-        + read("configs.js")
+        + read("dropping.js", "configs.js")
     )
 
 

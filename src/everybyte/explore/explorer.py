@@ -20,7 +20,9 @@ from .beside import read, said
 from .pictures import looks, quantity
 
 #: The files that are the picture's program, one after another.
-PROGRAM = ("picture.js", "bars.js", "curves.js", "times.js", "spots.js", "touch.js", "held.js", "drawer.js", "page.js")
+PROGRAM = (
+    "picture.js", "paint.js", "bars.js", "curves.js", "times.js", "spots.js", "touch.js", "held.js", "drawer.js", "page.js",
+)  # fmt: skip
 _PLACE = "{/* formulas */}"
 #: So many controls stand beside a picture at most; the others are in its drawer.
 FIRST = 3

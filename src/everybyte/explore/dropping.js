@@ -1,0 +1,24 @@
+// ---- what pages share that take a reader's file -----------------------------------------------------------------
+
+function element(name, words = "", more = {}, ...children) {
+  const made = Object.assign(document.createElement(name), { textContent: words }, more);
+  made.append(...children);
+  return made;
+}
+
+const paragraph = (className, ...pieces) => element("p", "", { className }, ...pieces);
+
+// Hands on a file that is chosen, or dropped anywhere; the text field keeps a text that is moved into it.
+function taking(root, take) {
+  const [file, drop, text] = ["file", "drop", "text"].map((id) => root.querySelector(`#${id}`));
+  file.addEventListener("change", () => { if (file.files[0]) take(file.files[0]); file.value = ""; });
+  const dragged = (event) => {
+    if (event.target === text && !event.dataTransfer?.types.includes("Files")) return;
+    event.preventDefault();
+    drop.classList.toggle("over", event.type === "dragover");
+    const given = event.type === "drop" && event.dataTransfer.files[0];
+    if (given) take(given);
+  };
+  for (const name of ["dragover", "dragleave", "drop"]) root.addEventListener(name, dragged);
+}
+
