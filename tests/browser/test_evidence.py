@@ -89,7 +89,9 @@ def test_a_snapshot_is_drawn_and_moved_through(page):
     page.mouse.click(box["x"] + box["width"] * 0.6, box["y"] + 100)
     assert curve.get_attribute("aria-valuenow") != before
     page.get_by_role("button", name="nearer").click()
-    page.wait_for_function("document.querySelector('.everybyte-picture svg[role=img]').getAttribute('aria-label').match(/events (?!0 )/)")
+    page.wait_for_function(
+        "document.querySelector('.everybyte-picture svg[role=img]').getAttribute('aria-label').match(/events (?!0 )/)"
+    )
     assert not serious(page, ["main"])
     screenshot(page, "evidence")
 

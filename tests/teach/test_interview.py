@@ -491,3 +491,20 @@ def test_a_derivation_answers_with_its_own_numbers():
     assert len(deck) == len(theory) and "(no number here)" in {deck.shown(name) for name in NUMBERS}
     with pytest.raises(ValueError, match="interview.of: a Setup is no model; allowed: .* or what eb.derive returns"):
         interview(setup)
+
+
+def test_the_usual_deck_is_of_the_code_that_people_run_and_a_star_says_where_it_is_not():
+    deck = interview()
+    case = deck.case
+    assert case.model.code == "transformers" and case.setup.precision == "bf16"
+    for precision in ("fp32", "bf16-mixed", "bf16"):  # 12 bytes a logit, whatever the precision
+        one = interview("llama-3.1-8b", setup=eb.Setup(batch=2, sequence=2048, precision=precision))
+        timeline = eb.budget(one.case.model, one.case.one).timeline()
+        more = max(timeline["loss"]) - one.value("loss_worst")[0]
+        assert 0 <= more < 34 * 2**20  # eight bytes a token; under autocast also the head's input, cast
+    own, shown = interview(eb.model("llama-3.1-8b", "reference"), setup=case.setup), deck.shown("peak_chunked")
+    assert shown == own.shown("peak_chunked") + "*" and "*" not in own.shown("peak_chunked") + deck.shown("peak")
+    starred = [card.id for card in deck.cards if deck.card(card.id).starred]
+    assert "first-remedy" in starred and "estimate" not in starred
+    assert "* of the book's own code" in repr(deck.card("first-remedy")) and "* of" not in repr(deck.card("estimate"))
+    assert not any(deck.value(name)[1] for name in NUMBERS)

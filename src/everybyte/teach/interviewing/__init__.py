@@ -17,7 +17,7 @@ from .numbers import NUMBERS
 
 
 def interview(of="llama-3.1-8b", gpu: Gpu | str = "h100-80gb", setup: Setup | None = None) -> Deck:
-    """The deck for a model, a GPU and a setup; by default Llama 3.1 8B, bf16, ZeRO-3 on 8 GPUs with two sequences of 4,096 tokens each.
+    """The deck for a model, a GPU and a setup; by default Hugging Face's Llama 3.1 8B, all in bf16, ZeRO-3 on 8 GPUs with two sequences of 4,096 tokens each.
 
     Args:
         of: a `Model`, or its name in the catalog; or a derivation of another model, which has peaks under its own setup, but no
@@ -27,7 +27,7 @@ def interview(of="llama-3.1-8b", gpu: Gpu | str = "h100-80gb", setup: Setup | No
     Raises:
         ValueError: naming the field, the value and what is allowed.
     """
-    of = model(of, "reference") if isinstance(of, str) else of
+    of = model(of) if isinstance(of, str) else of
     derived = isinstance(of, Derivation)
     if not derived and not isinstance(of, Model):
         raise ValueError(
@@ -37,7 +37,7 @@ def interview(of="llama-3.1-8b", gpu: Gpu | str = "h100-80gb", setup: Setup | No
         setup = of.setup
     elif setup is None:
         few = min(4096, of.positions or 4096)
-        setup = Setup(batch=2, sequence=few, precision="bf16-mixed", gpus=GPUS, sharding="zero3")
+        setup = Setup(batch=2, sequence=few, precision="bf16", gpus=GPUS, sharding="zero3")
     checks.kind("interview", "setup", setup, Setup)
     setup = setup.of(of.own)
     if not derived:

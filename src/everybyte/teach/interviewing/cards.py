@@ -75,9 +75,13 @@ def read_cards(entries: dict) -> dict[str, Card]:
     return {id: Card(id, **entry) for id, entry in entries.items()}
 
 
+#: Under a card with a number that the model's own code has not.
+STARRED = "* of the book's own code of this model, as transformers' is not derived there."
+
+
 @dataclass(frozen=True)
 class Answered:
-    """A card with its numbers. missing: {name of a number: why it has no value for this case}."""
+    """A card with its numbers. missing: {name of a number: why it has no value for this case}. starred: whether one is of the book's own code."""
 
     card: Card
     question: str
@@ -86,6 +90,7 @@ class Answered:
     wrong: str
     why: str
     missing: dict
+    starred: bool = False
 
     @property
     def chapter(self) -> str:
@@ -105,8 +110,9 @@ class Answered:
 
     @property
     def apology(self) -> list[str]:
-        """Why some numbers are missing."""
-        return [f"No number here: {why}." for why in dict.fromkeys(self.missing.values())]
+        """Why some numbers are missing, or are of another code."""
+        said = [f"No number here: {why}." for why in dict.fromkeys(self.missing.values())]
+        return said + [STARRED] * self.starred
 
     def _repr_html_(self):
         return f"<h4>{escape(self.question)}</h4>{self.back()}"

@@ -10,7 +10,7 @@ from ...answers.headroom import PLAYED, Headroom
 from ...answers.serving import cache_bytes
 from ...ask.choices import DTYPE_BYTES
 from ...ask.setup import Setup
-from ...catalog import Gpu
+from ...catalog import Gpu, model, models
 from ...catalog.weights import layers, weights
 from ..asking import Run
 
@@ -68,6 +68,13 @@ class Case(Run):
     def one(self) -> Setup:
         """The setup on one GPU."""
         return self.setup.replace(**_ONE)
+
+    @property
+    def twin(self) -> Self | None:
+        """The case of the same model in the book's own code; None where that is its code, or there is none."""
+        if isinstance(self.model, Derived) or self.model.code == "reference" or self.model.name not in models():
+            return None
+        return replace(self, model=model(self.model.name, "reference"))
 
     @property
     def tokens(self) -> int:

@@ -122,6 +122,16 @@ def _spared(c, kind, **attention):
     return c.peak(**UNCHECKED, **attention) - c.peak(checkpointing=kind, **attention)
 
 
+def _logits(c, times=1):
+    """Bytes of the tensors of logits that live together in the plain loss, with a vocabulary some times as large."""
+    entries = times * c.model.vocabulary
+    if (
+        c.model.code == "transformers"
+    ):  # in fp32 whatever the precision: logits, their log-softmax, its gradient (chapter 14)
+        return 12 * c.tokens * entries
+    return c.at("loss.logits", {"vocabulary": entries}, **PLAIN)
+
+
 def _recomputed(c):
     """The further operations of full checkpointing, as a share."""
     full, none = (matrix_flops(c.model, c.having(**kind).setup) for kind in (FULL, UNCHECKED))
@@ -265,7 +275,6 @@ _asked("bytes", Case.at, "states.lion", lion_states=FP32)
 _asked("bytes", Case.at, "states.muon", muon_states=FP32)
 _asked("bytes", Case.at, "attention.flash", flash_kept=FLASH)
 _asked("bytes", Case.at, "logits", logits=PLAIN)
-_asked("bytes", Case.at, "loss.logits", loss_worst=PLAIN)
 # Fields and methods of the case.
 _shown("text", model="model.name", gpu="gpu.title", precision="one.precision", peak_at=lambda c: c.step().peak_at)
 _shown("count", batch="one.batch", sequence="one.sequence", tokens="tokens", gpus="gpus", adapters=Case.adapters)
@@ -335,7 +344,8 @@ _shown(
     scores=lambda c: c.model.layers * c.scores(),
     dropout_cost=_dropped,
     stepped=lambda c: c.states(**ADAM, **FP32) - c.at("gradients", **FP32),
-    loss_twice=lambda c: c.at("loss.logits", {"vocabulary": 2 * c.model.vocabulary}, **PLAIN),
+    loss_worst=_logits,
+    loss_twice=lambda c: _logits(c, 2),
     best_bytes=lambda c: min(map(c.segment, range(1, c.model.layers + 1))),
     root_bytes=lambda c: c.segment(round(sqrt(c.model.layers))),
     peak_accumulated=lambda c: c.peak(batch=1, accumulation=c.one.batch * c.one.accumulation, **PLAIN),
