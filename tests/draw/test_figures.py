@@ -71,6 +71,8 @@ FIGURES = {
     "turns": draw.turns,
     "exchange": lambda: draw.exchange([[9, 1, 2, 0], [4, 4, 4, 0]], 2),
     "exchange, eight GPUs": lambda: draw.exchange([[3000] * 8] * 8, 8),
+    "squares": lambda: draw.squares([eb.model("gpt2"), eb.model("llama-3.2-1b")]),
+    "saves": lambda: draw.saves([("norm", [("input", 4.0), ("sum", 0.1)]), ("q, k, v", []), ("add", [])], "one branch"),
     "chunks": lambda: draw.chunks(4),
     "tiles": lambda: draw.tiles(5),
     "schedule": lambda: draw.schedule(schedules.timed(Mesh(pipeline=4), 8), "1F1B", dict.fromkeys(range(4), 9 * GIB)),
