@@ -64,6 +64,8 @@ ANSWERS = {
         free=round((CAPACITY - RESERVED) * GIB),
     ),
     "17.2": answers(largest() * MIB, driver=40 * MIB, whole=98 * MIB, again=60 * MIB),
-    "17.3": answers(kept, fp32=4096 * LLAMA.vocabulary * 4, all=4096 * LLAMA.vocabulary * 12, hidden=4096 * LLAMA.width * 2),
+    "17.3": answers(
+        kept, fp32=4096 * LLAMA.vocabulary * 4, all=4096 * LLAMA.vocabulary * 12, hidden=4096 * LLAMA.width * 2
+    ),
     "17.4": program(by_rule, sizes, small=20 * MIB, shared=0, page=512, border=2 * MIB),
 }
