@@ -1,5 +1,6 @@
 """Measure the reference step on a device, in a process of its own, and record it. Importing this loads no torch."""
 
+from .concluding import conclusion
 from .grid import Configuration, gpt2_for, grid
 from .measurement import Measurement
 from .measuring import measure
@@ -11,6 +12,6 @@ from .records import Record, fingerprint, read
 from .several import Runs, Trainings, runs, scripts, trainings
 
 __all__ = [
-    "Configuration", "Failed", "Measurement", "Progress", "Recipe", "Record", "Runs", "Trainings", "Worker", "estimate",
-    "fingerprint", "gpt2_for", "grid", "measure", "read", "record", "runs", "scripts", "trainings",
+    "Configuration", "Failed", "Measurement", "Progress", "Recipe", "Record", "Runs", "Trainings", "Worker",
+    "conclusion", "estimate", "fingerprint", "gpt2_for", "grid", "measure", "read", "record", "runs", "scripts", "trainings",
 ]  # fmt: skip

@@ -22,6 +22,10 @@ STEPS = {"times": TIMED, "curves": 0, "allocator": 0}
 PROSE = Model(name="prose", **_SAID["models"]["prose"])
 LONG, SHORT = Recipe(), Recipe(steps=200, warm_up=20, learning_rate=6e-4, windows=32)
 SEEDS = (0, 1, 2)
+#: A toy that learns the same prose on a CPU, its recipe, and its shape: it stands where the small GPT's curve begins to bend.
+TOY = Model(name="toy", layers=2, width=64, heads=4, vocabulary=256, positions=64)
+QUICK = Recipe(steps=240, warm_up=24, learning_rate=3e-3, evaluations=8, windows=16)
+AT_ONCE = {"batch": 16, "sequence": 64}
 #: Ways to fine-tune: which weights train; by which optimizer. The small GPT's recipe, and the learning rate of each way.
 MIXED = Setup(precision="bf16-mixed", optimizer_impl="fused")
 LORA = MIXED.replace(adapters=Lora(16, base="bf16"))
