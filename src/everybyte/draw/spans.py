@@ -21,7 +21,9 @@ def lives(
         ValueError: no tensors, no operations, a life that is not within the operations, an amount that is not positive.
     """
     if not tensors or not operations:
-        raise ValueError(f"lives: {len(tensors)} tensors and {len(operations)} operations; allowed: one of each and more")
+        raise ValueError(
+            f"lives: {len(tensors)} tensors and {len(operations)} operations; allowed: one of each and more"
+        )
     for label, (name, first, last, size) in tensors.items():
         part(name)
         if not 0 <= first <= last < len(operations) or not size > 0:
