@@ -19,6 +19,7 @@ if TYPE_CHECKING:  # what editors and type checkers see of the names that are fe
     from .schematics import bit_fields, block_shapes, chunks, patches, ring, schedule, shared_scales, splits, tiles
     from .sequences import swap, switches, turns
     from .showing import ON_SLIDE, SLIDES, bundle, checked_alt, png, projected, show, svg
+    from .spans import lives
     from .waterfalls import waterfall
 
 _MODULES = (
@@ -32,14 +33,15 @@ _MODULES = (
     "schematics",
     "sequences",
     "showing",
+    "spans",
     "waterfalls",
 )
 __all__ = [
     "ON_SLIDE", "PARTS", "Part", "SLIDES", "amount", "bit_fields", "block_shapes", "blocks", "bundle", "by_step",
     "canvas", "chain", "checked_alt", "chunks", "contrast", "costs", "exchange", "front_of", "fronts", "ink_on",
-    "learned", "lines", "losses", "memory", "part", "patches", "png", "projected", "ranges", "ratios", "recomputed",
-    "regions", "ring", "saves", "schedule", "segments", "shared_scales", "shares", "show", "splits", "squares",
-    "stacked", "svg", "swap", "switches", "tiles", "timeline", "timelines", "turns", "waterfall",
+    "learned", "lines", "lives", "losses", "memory", "part", "patches", "png", "projected", "ranges", "ratios",
+    "recomputed", "regions", "ring", "saves", "schedule", "segments", "shared_scales", "shares", "show", "splits",
+    "squares", "stacked", "svg", "swap", "switches", "tiles", "timeline", "timelines", "turns", "waterfall",
 ]  # fmt: skip
 
 if not TYPE_CHECKING:  # to a type checker a name that is not above is an error
