@@ -22,6 +22,7 @@ FIGURES = {
     "rounds": draw.rounds,
     "rounds, bytes": lambda: draw.rounds(2, 2**31, 2**30),
     "mask": draw.mask,
+    "partners": lambda: draw.partners(eb.Mesh(pipeline=2, context=2, tensor=4), 64),
     "alternation": lambda: draw.alternation(
         {"weights first": aligned(asleep=True), "awake": aligned()}, eb.gpu("h100-80gb").memory
     ),
@@ -78,7 +79,19 @@ def test_the_holders_of_a_gpu_are_its_phases_together():
     assert list(tops.values()) == pytest.approx([phase.bytes / 2**30 for phase in one.timeline().phases])
 
 
+def test_a_gpu_talks_to_its_groups_of_the_mesh():
+    fig = draw.partners(eb.Mesh(pipeline=2, context=2, tensor=4), 64)
+    letters = [text.get_text() for text in fig.axes[0].texts]
+    assert [letters.count(letter) - 1 for letter in "TCDP"] == [3, 1, 3, 1]  # one of each is in the legend
+    assert letters.count("0") == 1
+
+
 def test_what_cannot_be_drawn_is_refused():
-    for wrong in (lambda: draw.travel([[1, 2, 3]] * 2, 2, 8, 8), lambda: draw.rounds(5), lambda: draw.alternation({})):
-        with pytest.raises(ValueError, match=r"travel|rounds|alternation"):
+    for wrong in (
+        lambda: draw.travel([[1, 2, 3]] * 2, 2, 8, 8),
+        lambda: draw.rounds(5),
+        lambda: draw.alternation({}),
+        lambda: draw.partners(eb.Mesh(tensor=4), 12),
+    ):
+        with pytest.raises(ValueError, match=r"travel|rounds|alternation|partners"):
             wrong()

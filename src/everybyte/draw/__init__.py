@@ -11,7 +11,7 @@ from .palette import PARTS, Part, contrast, ink_on, part
 if TYPE_CHECKING:  # what editors and type checkers see of the names that are fetched when they are first used
     from .addresses import blocks, memory, segments
     from .dots import by_step, costs, front_of, fronts, learned, losses, ratios
-    from .exchanged import alternation, mask, rounds, travel, turn_of
+    from .exchanged import alternation, mask, partners, rounds, travel, turn_of
     from .exchanges import exchange
     from .figures import amount, canvas, lines, ranges, regions, shares, stacked, timeline, timelines
     from .schematics import bit_fields, block_shapes, chunks, patches, ring, schedule, shared_scales, splits, tiles
@@ -23,8 +23,8 @@ _MODULES = ("addresses", "dots", "exchanged", "exchanges", "figures", "schematic
 __all__ = [
     "ON_SLIDE", "PARTS", "Part", "SLIDES", "alternation", "amount", "bit_fields", "block_shapes", "blocks", "bundle",
     "by_step", "canvas", "checked_alt", "chunks", "contrast", "costs", "exchange", "front_of", "fronts", "ink_on",
-    "learned", "lines", "losses", "mask", "memory", "part", "patches", "png", "projected", "ranges", "ratios",
-    "regions", "ring", "rounds", "schedule", "segments", "shared_scales", "shares", "show", "splits", "stacked", "svg",
+    "learned", "lines", "losses", "mask", "memory", "part", "partners", "patches", "png", "projected", "ranges",
+    "ratios", "regions", "ring", "rounds", "schedule", "segments", "shared_scales", "shares", "show", "splits", "stacked", "svg",
     "swap", "switches", "tiles", "timeline", "timelines", "travel", "turn_of", "turns", "waterfall",
 ]  # fmt: skip
 

@@ -297,3 +297,53 @@ def alternation(ways: Mapping[str, Any], usable: int | None = None, title: str =
     line = f" Usable: {units.text(usable)}." if usable is not None else ""
     fig.alt = f"Columns for each phase of an iteration, engine below, trainer above: {'; '.join(told)}.{line}"
     return fig
+
+
+#: Letters of a mesh's dimensions on a GPU that the marked one talks to, and their shades.
+_ALONG = {"tensor": ("T", 0), "context": ("C", 1), "data": ("D", 2), "pipeline": ("P", 3)}
+
+
+def partners(mesh, gpus: int, node: int = 8, marked: int = 0, title: str = "") -> Figure:
+    """All GPUs, a box for each node: with whom the marked one exchanges along each dimension of a mesh.
+
+    Args:
+        mesh: an `everybyte.Mesh`. gpus: of all, a multiple of `node` and of the mesh's size. node: GPUs of a node. marked: a GPU's number.
+
+    Raises:
+        ValueError: where they do not divide.
+    """
+    checks.whole("partners", "gpus", gpus, node, 512)
+    if gpus % node or gpus % mesh.size:
+        raise ValueError(f"partners.gpus: {gpus}; allowed: a multiple of {node} and of {mesh.size}")
+    data = gpus // mesh.size
+    here, counts = mesh.rank(marked, data), dict.fromkeys(_ALONG, 0)
+    rows = min(gpus // node, 8)
+    fig, ax = canvas(title or f"{gpus} GPUs, {node} in a node: with whom GPU {marked} talks", height=1.2 + 0.36 * rows)
+    wide = node + 1.2
+    for rank in range(gpus):
+        place, inside = divmod(rank, node)
+        x, y = (place // rows) * wide + inside, -(place % rows) * 1.15
+        found = mesh.rank(rank, data)
+        apart = [name for name in found if found[name] != here[name]]
+        said, look = "", {"facecolor": CARD, "edgecolor": MUTED, "linewidth": 0.5}
+        if not apart:
+            said, look = str(marked), {"facecolor": INK}
+        elif len(apart) == 1:
+            counts[apart[0]] += 1
+            said, look = _ALONG[apart[0]][0], {"facecolor": _SHADES[_ALONG[apart[0]][1]]}
+        _box(ax, x, y - 0.9, 0.92, 0.92, **look)
+        words(ax, x + 0.46, y - 0.44, said, 10, color=ink_on(look["facecolor"]))
+        if not inside:
+            words(ax, x - 0.15, y - 0.44, f"node {place}", 9, ha="right", color=MUTED)
+    right = -(-gpus // node // rows) * wide + 0.2
+    for i, (name, (letter, shade)) in enumerate(_ALONG.items()):
+        _box(ax, right, -i * 1.3 - 0.9, 0.92, 0.92, facecolor=_SHADES[shade])
+        words(ax, right + 0.46, -i * 1.3 - 0.44, letter, 10, color=ink_on(_SHADES[shade]))
+        words(
+            ax, right + 1.2, -i * 1.3 - 0.44, f"{name}: {counts[name]} other{'s' * (counts[name] != 1)}", 10, ha="left"
+        )
+    told = ", ".join(f"{count} along {name}" for name, count in counts.items())
+    alt = (
+        f"Schematic, {gpus} GPUs in nodes of {node}, a mesh of {mesh}, data {data}: GPU {marked} exchanges with {told}."
+    )
+    return _drawn(fig, ax, (-1.8, right + 7.5), (-rows * 1.15 - 0.1, 0.3), alt, aspect="equal")
