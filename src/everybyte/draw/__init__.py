@@ -19,7 +19,17 @@ if TYPE_CHECKING:  # what editors and type checkers see of the names that are fe
     from .showing import ON_SLIDE, SLIDES, bundle, checked_alt, png, projected, show, svg
     from .waterfalls import waterfall
 
-_MODULES = ("addresses", "dots", "exchanged", "exchanges", "figures", "schematics", "sequences", "showing", "waterfalls")
+_MODULES = (
+    "addresses",
+    "dots",
+    "exchanged",
+    "exchanges",
+    "figures",
+    "schematics",
+    "sequences",
+    "showing",
+    "waterfalls",
+)
 __all__ = [
     "ON_SLIDE", "PARTS", "Part", "SLIDES", "alternation", "amount", "bit_fields", "block_shapes", "blocks", "bundle",
     "by_step", "canvas", "checked_alt", "chunks", "contrast", "costs", "exchange", "front_of", "fronts", "ink_on",
