@@ -11,6 +11,7 @@ from .palette import PARTS, Part, contrast, ink_on, part
 if TYPE_CHECKING:  # what editors and type checkers see of the names that are fetched when they are first used
     from .addresses import blocks, memory, segments
     from .dots import by_step, costs, front_of, fronts, learned, losses, ratios
+    from .exchanged import alternation, mask, partners, rounds, travel, turn_of
     from .exchanges import exchange
     from .figures import amount, canvas, lines, ranges, regions, shares, stacked, timeline, timelines
     from .from_tensors import chain
@@ -25,6 +26,7 @@ if TYPE_CHECKING:  # what editors and type checkers see of the names that are fe
 _MODULES = (
     "addresses",
     "dots",
+    "exchanged",
     "exchanges",
     "figures",
     "from_tensors",
@@ -37,11 +39,12 @@ _MODULES = (
     "waterfalls",
 )
 __all__ = [
-    "ON_SLIDE", "PARTS", "Part", "SLIDES", "amount", "bit_fields", "block_shapes", "blocks", "bundle", "by_step",
-    "canvas", "chain", "checked_alt", "chunks", "contrast", "costs", "exchange", "front_of", "fronts", "ink_on",
-    "learned", "lines", "lives", "losses", "memory", "part", "patches", "png", "projected", "ranges", "ratios",
-    "recomputed", "regions", "ring", "saves", "schedule", "segments", "shared_scales", "shares", "show", "splits",
-    "squares", "stacked", "svg", "swap", "switches", "tiles", "timeline", "timelines", "turns", "waterfall",
+    "ON_SLIDE", "PARTS", "Part", "SLIDES", "alternation", "amount", "bit_fields", "block_shapes", "blocks",
+    "bundle", "by_step", "canvas", "chain", "checked_alt", "chunks", "contrast", "costs", "exchange", "front_of",
+    "fronts", "ink_on", "learned", "lines", "lives", "losses", "mask", "memory", "part", "partners", "patches",
+    "png", "projected", "ranges", "ratios", "recomputed", "regions", "ring", "rounds", "saves", "schedule",
+    "segments", "shared_scales", "shares", "show", "splits", "squares", "stacked", "svg", "swap", "switches",
+    "tiles", "timeline", "timelines", "travel", "turn_of", "turns", "waterfall",
 ]  # fmt: skip
 
 if not TYPE_CHECKING:  # to a type checker a name that is not above is an error
