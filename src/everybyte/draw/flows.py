@@ -178,10 +178,12 @@ TASKS = {
 }
 
 
-def offloaded(blocks: int, up: float, forward: float, down: float, update: float) -> list[Turn]:
+def offloaded(
+    blocks: int, up: float, forward: float, down: float, update: float, backward: float | None = None
+) -> list[Turn]:
     """The tasks of one step whose weights, gradients and states live on the host, as FSDP orders them.
 
-    The GPU holds two blocks at a time: a block's weights come while the one before it works. Backward takes twice forward's time, and
+    The GPU holds two blocks at a time: a block's weights come while the one before it works. Backward, by default twice forward's time,
     fetches the weights again, but the last block's, which are still there. A block's gradients go down after its backward. The host
     updates all weights after the last gradient has arrived. All times are of one block, in seconds, but `update`, which is of all.
 
@@ -198,7 +200,7 @@ def offloaded(blocks: int, up: float, forward: float, down: float, update: float
             ready = copied = start + up
             turns.append(Turn(STREAMS[0], "weights", block, start, copied))
         begin = max(ready, worked[-1])
-        worked.append(begin + (forward if kind == "forward" else 2 * forward))
+        worked.append(begin + (forward if kind == "forward" else 2 * forward if backward is None else backward))
         turns.append(Turn(STREAMS[1], kind, block, begin, worked[-1]))
         if kind == "backward":
             start = max(sent, worked[-1])
