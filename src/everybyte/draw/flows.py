@@ -242,8 +242,9 @@ def streams(runs: dict[str, Sequence[Turn]], title: str = "") -> Figure:
                 if turn.kind == kind:
                     at = (turn.start, turn.end - turn.start)
                     y = STREAMS.index(turn.stream) - 0.35
+                    edge = CARD if at[1] > end / 300 else look.color  # what is thin stays seen
                     ax.broken_barh(
-                        [at], (y, 0.7), facecolor=look.color, hatch=look.hatch, edgecolor=CARD, linewidth=0.5
+                        [at], (y, 0.7), facecolor=look.color, hatch=look.hatch, edgecolor=edge, linewidth=0.5
                     )
         named_rows(ax, STREAMS)
         ax.tick_params(axis="y", labelsize=9)
