@@ -14,6 +14,7 @@ if TYPE_CHECKING:  # what editors and type checkers see of the names that are fe
     from .exchanged import alternation, mask, partners, rounds, travel, turn_of
     from .exchanges import exchange
     from .figures import amount, canvas, lines, ranges, regions, shares, stacked, timeline, timelines
+    from .flows import layer, layer_tensors, offloaded, paths, streams, waits
     from .from_tensors import chain
     from .inside import saves, squares
     from .recomputing import recomputed
@@ -29,6 +30,7 @@ _MODULES = (
     "exchanged",
     "exchanges",
     "figures",
+    "flows",
     "from_tensors",
     "inside",
     "recomputing",
@@ -41,10 +43,11 @@ _MODULES = (
 __all__ = [
     "ON_SLIDE", "PARTS", "Part", "SLIDES", "alternation", "amount", "bit_fields", "block_shapes", "blocks",
     "bundle", "by_step", "canvas", "chain", "checked_alt", "chunks", "contrast", "costs", "exchange", "front_of",
-    "fronts", "ink_on", "learned", "lines", "lives", "losses", "mask", "memory", "part", "partners", "patches",
-    "png", "projected", "ranges", "ratios", "recomputed", "regions", "ring", "rounds", "saves", "schedule",
-    "segments", "shared_scales", "shares", "show", "splits", "squares", "stacked", "svg", "swap", "switches",
-    "tiles", "timeline", "timelines", "travel", "turn_of", "turns", "waterfall",
+    "fronts", "ink_on", "layer", "layer_tensors", "learned", "lines", "lives", "losses", "mask", "memory",
+    "offloaded", "part", "partners", "patches", "paths", "png", "projected", "ranges", "ratios", "recomputed",
+    "regions", "ring", "rounds", "saves", "schedule", "segments", "shared_scales", "shares", "show", "splits",
+    "squares", "stacked", "streams", "svg", "swap", "switches", "tiles", "timeline", "timelines", "travel",
+    "turn_of", "turns", "waits", "waterfall",
 ]  # fmt: skip
 
 if not TYPE_CHECKING:  # to a type checker a name that is not above is an error
