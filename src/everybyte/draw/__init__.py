@@ -13,16 +13,17 @@ if TYPE_CHECKING:  # what editors and type checkers see of the names that are fe
     from .dots import by_step, costs, front_of, fronts, learned, losses, ratios
     from .exchanges import exchange
     from .figures import amount, canvas, lines, ranges, regions, shares, stacked, timeline, timelines
+    from .gathers import gathered
     from .schematics import bit_fields, block_shapes, chunks, patches, ring, schedule, shared_scales, splits, tiles
     from .sequences import swap, switches, turns
     from .showing import ON_SLIDE, SLIDES, bundle, checked_alt, png, projected, show, svg
     from .waterfalls import waterfall
 
-_MODULES = ("addresses", "dots", "exchanges", "figures", "schematics", "sequences", "showing", "waterfalls")
+_MODULES = ("addresses", "dots", "exchanges", "figures", "gathers", "schematics", "sequences", "showing", "waterfalls")
 __all__ = [
     "ON_SLIDE", "PARTS", "Part", "SLIDES", "amount", "bit_fields", "block_shapes", "blocks", "bundle", "by_step",
-    "canvas", "checked_alt", "chunks", "contrast", "costs", "exchange", "front_of", "fronts", "ink_on", "learned",
-    "lines", "losses", "memory", "part", "patches", "png", "projected", "ranges", "ratios", "regions", "ring",
+    "canvas", "checked_alt", "chunks", "contrast", "costs", "exchange", "front_of", "fronts", "gathered", "ink_on",
+    "learned", "lines", "losses", "memory", "part", "patches", "png", "projected", "ranges", "ratios", "regions", "ring",
     "schedule", "segments", "shared_scales", "shares", "show", "splits", "stacked", "svg", "swap", "switches", "tiles",
     "timeline", "timelines", "turns", "waterfall",
 ]  # fmt: skip
