@@ -14,21 +14,17 @@ if TYPE_CHECKING:  # what editors and type checkers see of the names that are fe
     from .exchanged import alternation, mask, partners, rounds, travel, turn_of
     from .exchanges import exchange
     from .figures import amount, canvas, lines, ranges, regions, shares, stacked, timeline, timelines
-<<<<<<< HEAD
     from .flows import layer, layer_tensors, offloaded, paths, streams, waits
     from .from_tensors import chain
+    from .gathers import gathered
     from .inside import saves, squares
     from .recomputing import recomputed
-=======
-    from .gathers import gathered
->>>>>>> edition-f
     from .schematics import bit_fields, block_shapes, chunks, patches, ring, schedule, shared_scales, splits, tiles
     from .sequences import swap, switches, turns
     from .showing import ON_SLIDE, SLIDES, bundle, checked_alt, png, projected, show, svg
     from .spans import lives
     from .waterfalls import waterfall
 
-<<<<<<< HEAD
 _MODULES = (
     "addresses",
     "dots",
@@ -37,6 +33,7 @@ _MODULES = (
     "figures",
     "flows",
     "from_tensors",
+    "gathers",
     "inside",
     "recomputing",
     "schematics",
@@ -48,20 +45,11 @@ _MODULES = (
 __all__ = [
     "ON_SLIDE", "PARTS", "Part", "SLIDES", "alternation", "amount", "bit_fields", "block_shapes", "blocks",
     "bundle", "by_step", "canvas", "chain", "checked_alt", "chunks", "contrast", "costs", "exchange", "front_of",
-    "fronts", "ink_on", "layer", "layer_tensors", "learned", "lines", "lives", "losses", "mask", "memory",
-    "offloaded", "part", "partners", "patches", "paths", "png", "projected", "ranges", "ratios", "recomputed",
-    "regions", "ring", "rounds", "saves", "schedule", "segments", "shared_scales", "shares", "show", "splits",
-    "squares", "stacked", "streams", "svg", "swap", "switches", "tiles", "timeline", "timelines", "travel",
-    "turn_of", "turns", "waits", "waterfall",
-=======
-_MODULES = ("addresses", "dots", "exchanges", "figures", "gathers", "schematics", "sequences", "showing", "waterfalls")
-__all__ = [
-    "ON_SLIDE", "PARTS", "Part", "SLIDES", "amount", "bit_fields", "block_shapes", "blocks", "bundle", "by_step",
-    "canvas", "checked_alt", "chunks", "contrast", "costs", "exchange", "front_of", "fronts", "gathered", "ink_on",
-    "learned", "lines", "losses", "memory", "part", "patches", "png", "projected", "ranges", "ratios", "regions", "ring",
-    "schedule", "segments", "shared_scales", "shares", "show", "splits", "stacked", "svg", "swap", "switches", "tiles",
-    "timeline", "timelines", "turns", "waterfall",
->>>>>>> edition-f
+    "fronts", "gathered", "ink_on", "layer", "layer_tensors", "learned", "lines", "lives", "losses", "mask",
+    "memory", "offloaded", "part", "partners", "patches", "paths", "png", "projected", "ranges", "ratios",
+    "recomputed", "regions", "ring", "rounds", "saves", "schedule", "segments", "shared_scales", "shares", "show",
+    "splits", "squares", "stacked", "streams", "svg", "swap", "switches", "tiles", "timeline", "timelines",
+    "travel", "turn_of", "turns", "waits", "waterfall",
 ]  # fmt: skip
 
 if not TYPE_CHECKING:  # to a type checker a name that is not above is an error
