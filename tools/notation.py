@@ -11,18 +11,18 @@ from everybyte.formulas.symbols import SYMBOLS, Symbol
 PAGE = Path(__file__).resolve().parents[1] / "notebooks" / "notation.md"
 #: Letters that a chapter uses for a moment in another sense, as the papers do: chapter -> (letter, meaning there).
 LOCAL = {
-    "12": (
+    "12": (("m, v", "Adam's running means"), ("θ", "a weight")),
+    "14": (("C", "tokens in a chunk"), ("T", "tokens in a step, B × S"), ("p", "a probability")),
+    "15": (("T", "tokens in a step, B × S"),),
+    "18": (("m", "the reference of a row's online softmax"), ("p", "a probability"), ("ℓ", "a row's sum")),
+    "20": (
         ("X", "exponent field"),
         ("Y", "mantissa field"),
-        ("$q_1$, $q_2$", "numbers in a block of a quantized tensor"),
+        ("$q_1$, $q_2$", "elements in a block of a quantized tensor"),
     ),
-    "13": (("m, v", "Adam's running means"), ("θ", "a weight")),
-    "15": (("m", "the reference of a row's online softmax"), ("p", "a probability"), ("ℓ", "a row's sum")),
-    "16": (("C", "tokens in a chunk"), ("T", "tokens in a step, B × S"), ("p", "a probability")),
-    "17": (("T", "tokens in a step, B × S"),),
     "22": (("I", "bytes of a block's input"), ("C", "bytes that a block saves"), ("r", "C over I")),
-    "26": (("k", "bytes that a block saves for each number of the stream"), ("z", "1 under ZeRO-3")),
-    "36": (("m", "micro-batches"), ("a", "activations of all blocks"), ("e", "the loss's bytes")),
+    "26": (("k", "bytes that a block saves for each element of the hidden states"), ("z", "1 under ZeRO-3")),
+    "37": (("m", "micro-batches"), ("a", "activations of all blocks"), ("e", "the loss's bytes")),
     "43": (("C, F, U, A, K", "capacity, free, process, allocated, cached"),),
 }
 

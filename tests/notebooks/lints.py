@@ -399,19 +399,15 @@ def reading_order(notebook: NotebookNode, slug: str, order: Sequence[str]) -> li
     `order`: the chapters' slugs, as one reads them.
     """
     faults, here = [], order.index(slug)
-    cells = prose(notebook)
+    cells = [re.sub(r"^#.*$", "", text, flags=re.M) for text in prose(notebook)]
     for term in terms().values():
         first = next((text for text in cells if term.pattern.search(text)), None)
         place = order.index(term.chapter)
         if first is None or place < here:
             faults += [f"{term.name!r} is not defined here, as terms.toml says"] * (place == here)
         elif place == here:
-            marked = re.findall(r"\*{1,3}[^*]+\*{1,3}", first)
-            faults += (
-                []
-                if any(map(term.pattern.search, marked))
-                else [f"{term.name!r}: its first use is not in italics or bold"]
-            )
+            marked = re.search(rf"\*[^*\n]*{term.pattern.pattern}[^*\n]*\*", first, term.pattern.flags)
+            faults += [] if marked else [f"{term.name!r}: its first use is not in italics or bold"]
         elif f"{term.chapter}.ipynb" not in "\n".join(cells[: cells.index(first) + 1]):
             faults.append(f"{term.name!r} stands before its chapter, without a link to {term.chapter}")
     return faults

@@ -29,7 +29,7 @@ def states(sharded=SHARDED, whole=("weights",), gpus=16):
 def statements():
     pairs = (
         ("28", "28.4"), ("28", "28.6"), ("30", "33"), ("30", "34"), ("280", "284"), ("280", "290"), ("1.55", "1.554"),
-        ("1.55", "1.56"), ("16 to 20", "20.4"), ("16 to 20", "21"), ("16 to 20", "18.5"), ("20+", "90"), ("20+", "17"),
+        ("1.55", "1.56"), ("16 to 20", "20.4"), ("16 to 20", "21"), ("16 to 20", "15.5"), ("20+", "90"), ("20+", "17"),
     )  # fmt: skip
     for text, value in pairs:
         yield Case(f"{text} against {value}", (text, Fraction(value)), Stated.read(text).holds(Fraction(value)))
