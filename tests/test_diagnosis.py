@@ -147,6 +147,21 @@ def test_switches_for_this_run_with_bytes_and_time():
     assert fits == sorted(fits, reverse=True)
 
 
+def test_what_fits_by_its_tensors_and_dies_in_pieces_does_not_fit():
+    model, setup = eb.model("llama-3.2-1b"), eb.Setup(batch=2, sequence=4096, precision="bf16")
+    found = {one.what: one for one in eb.doctor(NEED, model, setup, "rtx-4090").advice if one.setup}
+    half = found["accumulation 2 (batch 1)"]
+    assert (
+        half.fits is False
+        and "in pieces" in half.why
+        and eb.fit(model, half.setup, "rtx-4090", configuration="").value is None
+    )
+    assert (
+        found["checkpointing full"].fits is True
+        and eb.fit(model, found["checkpointing full"].setup, "rtx-4090").value >= 2
+    )
+
+
 def test_what_does_not_go_together():
     with pytest.raises(ValueError, match="doctor.setup"):
         eb.doctor(NEED, eb.model("gpt2"))

@@ -136,7 +136,9 @@ def switches(model: Model, setup: Setup, card: Gpu, outside: Headroom, phase: st
     for rung in sorted(rungs, key=lambda r: (r.peak > chosen.usable, r.seconds / max(1, r.saved))):
         what, why = rung.text(), f"peak {units.text(rung.peak)}, in {rung.peak_at}"
         if what not in found and len(found) < 6:
-            costs, fits = f"{100 * rung.share:+.1f}%", rung.peak <= chosen.usable
+            costs, fits = f"{100 * rung.share:+.1f}%", chosen.runs(rung)
+            if not fits and rung.peak <= chosen.usable:
+                why += "; its tensors fit, and PyTorch's allocator runs out, in pieces"
             found[what] = Advice(what=what, saves=rung.saved, costs=costs, fits=fits, why=why, setup=rung.setup)
     return list(found.values())
 
