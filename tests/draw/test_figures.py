@@ -1,11 +1,9 @@
 """Figures show what they are given, and say it."""
 
-import re
 import sys
 from types import SimpleNamespace
 
 import pytest
-import torch
 from matplotlib.text import Text
 
 import everybyte as eb
@@ -13,7 +11,6 @@ from everybyte import draw
 from everybyte.answers.explanation import Explanation, Gap
 from everybyte.ask import schedules
 from everybyte.ask.mesh import Mesh
-from everybyte.reference import GPT, Llama
 
 GIB = 2**30
 ROWS = {
@@ -63,12 +60,11 @@ FIGURES = {
     ),
     "ratios": lambda: draw.ratios(RATIOS, ("holds", "off"), "articles"),
     "splits": lambda: draw.splits(3),
-    "block shapes": lambda: draw.block_shapes([eb.model("gpt2"), eb.model("llama-3.1-8b", code="reference")]),
-    "block shapes, one": lambda: draw.block_shapes([eb.model("phi-3-mini", code="reference")]),
-    "ring": lambda: draw.ring(4),
     "swap": draw.swap,
+    "gathered": lambda: draw.gathered(
+        eb.model("llama-3.1-8b").replace(layers=4), eb.Setup(batch=1, gpus=8, sharding="zero3")
+    ),
     "switches": lambda: draw.switches({"none": 2**43, "checkpointing": 2**40}, {"80 GB": 80 * 10**9}),
-    "turns": draw.turns,
     "exchange": lambda: draw.exchange([[9, 1, 2, 0], [4, 4, 4, 0]], 2),
     "exchange, eight GPUs": lambda: draw.exchange([[3000] * 8] * 8, 8),
     "squares": lambda: draw.squares([eb.model("gpt2"), eb.model("llama-3.2-1b")]),
@@ -212,54 +208,6 @@ def test_no_global_state(monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib.pyplot", None)  # an import of it would fail
     for make in FIGURES.values():
         make()
-
-
-@pytest.mark.parametrize("name", ["gpt2", "llama-3.1-8b", "qwen2.5-7b", "gemma-2b"])
-def test_the_shapes_of_a_block_are_its_module_s(name):
-    """Each product in the picture's words is a matrix of PyTorch's module, and all together are its parameters."""
-    model = eb.model(name, code="reference")
-    with torch.device("meta"):
-        module = (GPT if model.family == "gpt" else Llama)(model.replace(layers=1), eb.Setup(batch=1))
-    block = {n: p for n, p in module.named_parameters() if "blocks.0." in n}
-    fig = draw.block_shapes([model])
-    said = " ".join(t.get_text() for t in words(fig) if "B × S" not in t.get_text())
-    matrices = [tuple(int(n.replace(",", "")) for n in pair) for pair in re.findall(r"([\d,]+) × ([\d,]+)", said)]
-    assert sorted(matrices) == sorted(tuple(p.shape)[::-1] for p in block.values() if p.dim() == 2)
-    lines = [line.rpartition(": ")[2] for t in words(fig) for line in t.get_text().split("\n")]
-    weights = [line for line in lines if re.fullmatch(r"[\d,]+( [×+] [\d,]+)*", line)]
-    assert sum(eval(x.replace(",", "").replace("×", "*")) for x in weights) == sum(p.numel() for p in block.values())
-
-
-def test_an_operation_is_drawn_as_wide_as_what_enters_and_leaves():
-    fig = draw.block_shapes([eb.model("llama-3.1-8b", code="reference")])
-    ends = [p.get_xy()[:4, 0] for p in fig.axes[0].patches if len(p.get_xy()) == 5]
-    widths = [(b - a, c - d) for a, b, c, d in ends]
-    unit = widths[0][0] / 4096
-    expected = [
-        (4096, 4096),
-        (4096, 6144),
-        (6144, 4096),
-        (4096, 4096),
-        (4096, 4096),
-        (4096, 28672),
-        (28672, 14336),
-        (14336, 4096),
-    ]
-    assert [tuple(round(x / unit) for x in pair) for pair in widths] == expected
-
-
-@pytest.mark.parametrize(
-    ("names", "said"),
-    [
-        (["mixtral-8x7b"], "mixtral-8x7b has experts 8; allowed: 0"),
-        (["deepseek-v3"], "has experts 256"),
-        ([], "models, how many"),
-        (["gpt2"] * 3, "models, how many"),
-    ],
-)
-def test_a_block_of_another_form_is_refused(names, said):
-    with pytest.raises(ValueError, match=said):
-        draw.block_shapes([eb.model(name, code="reference") for name in names])
 
 
 def test_a_legend_ends_within_its_figure():

@@ -19,8 +19,8 @@ if TYPE_CHECKING:  # what editors and type checkers see of the names that are fe
     from .gathers import gathered
     from .inside import saves, squares
     from .recomputing import recomputed
-    from .schematics import bit_fields, block_shapes, chunks, patches, ring, schedule, shared_scales, splits, tiles
-    from .sequences import swap, switches, turns
+    from .schematics import bit_fields, chunks, patches, schedule, shared_scales, splits, tiles
+    from .sequences import swap, switches
     from .showing import ON_SLIDE, SLIDES, bundle, checked_alt, png, projected, show, svg
     from .spans import lives
     from .waterfalls import waterfall
@@ -43,13 +43,13 @@ _MODULES = (
     "waterfalls",
 )
 __all__ = [
-    "ON_SLIDE", "PARTS", "Part", "SLIDES", "alternation", "amount", "bit_fields", "block_shapes", "blocks",
+    "ON_SLIDE", "PARTS", "Part", "SLIDES", "alternation", "amount", "bit_fields", "blocks",
     "bundle", "by_step", "canvas", "chain", "checked_alt", "chunks", "contrast", "costs", "exchange", "front_of",
     "fronts", "gathered", "ink_on", "layer", "layer_tensors", "learned", "lines", "lives", "losses", "mask",
     "memory", "offloaded", "part", "partners", "patches", "paths", "png", "projected", "ranges", "ratios",
-    "recomputed", "regions", "ring", "rounds", "saves", "schedule", "segments", "shared_scales", "shares", "show",
+    "recomputed", "regions", "rounds", "saves", "schedule", "segments", "shared_scales", "shares", "show",
     "splits", "squares", "stacked", "streams", "svg", "swap", "switches", "tiles", "timeline", "timelines",
-    "travel", "turn_of", "turns", "waits", "waterfall",
+    "travel", "turn_of", "waits", "waterfall",
 ]  # fmt: skip
 
 if not TYPE_CHECKING:  # to a type checker a name that is not above is an error

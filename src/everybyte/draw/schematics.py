@@ -1,16 +1,13 @@
-"""Schematics: divided matrices, a ring, tiles of attention, chunks with a state, bits of formats, a block's shapes, a schedule."""
+"""Schematics: divided matrices, tiles of attention, chunks with a state, bits of formats, patches, a schedule."""
 
 from collections.abc import Mapping, Sequence
-from math import cos, pi, sin
 from typing import Any
 
 from matplotlib.figure import Figure
-from matplotlib.patches import Circle, FancyArrowPatch, Patch, Polygon, Rectangle
+from matplotlib.patches import FancyArrowPatch, Patch, Polygon, Rectangle
 
 from .. import units
 from ..ask.schedules import Turn, flying
-from ..catalog import Model
-from ..catalog.weights import weights
 from ..common import checks
 from .figures import canvas, card, named_rows, words
 from .palette import ACTIONS, BLUE, CARD, GRAY, GREEN, INK, MUTED, PARTS, ink_on, part
@@ -76,32 +73,6 @@ def splits(parts: int = 4, title: str = "Columns, then rows") -> Figure:
         "each as large as Z, which the GPUs add up. Nothing is sent between the two products."
     )
     return _drawn(fig, ax, (-0.3, x - _BETWEEN + 0.1), (-1.8, 1.75), alt, aspect="equal")
-
-
-def ring(parts: int = 4, title: str = "Queries stay, keys and values go around") -> Figure:
-    """GPUs in a ring, each with its two pieces of the sequence.
-
-    Args:
-        parts: GPUs, from 2 to 8.
-
-    Raises:
-        ValueError: another number.
-    """
-    checks.whole("ring", "parts", parts, 2, 8)
-    fig, ax = canvas(title, height=4.2)
-    places = [(1.5 * sin(2 * pi * r / parts), 1.5 * cos(2 * pi * r / parts)) for r in range(parts)]
-    arrow: dict[str, Any] = {"shrinkA": 36, "shrinkB": 36, "arrowstyle": "-|>", "mutation_scale": 14, "color": INK}
-    for r, (x, y) in enumerate(places):
-        ax.add_patch(Circle((x, y), 0.46, facecolor=CARD, edgecolor=INK, linewidth=1))
-        words(ax, x, y + 0.12, f"GPU {r}", 10)
-        words(ax, x, y - 0.14, f"pieces {r}, {2 * parts - 1 - r}", 9, color=MUTED)
-        ax.add_patch(FancyArrowPatch((x, y), places[(r + 1) % parts], connectionstyle="arc3,rad=-0.15", **arrow))
-    words(ax, 0, 0, "K and V", 12)
-    alt = (
-        f"Schematic, {title}: {parts} GPUs in a ring. The sequence is cut into {2 * parts} pieces; GPU r has the pieces r and "
-        f"{2 * parts - 1} - r. Queries stay; keys and values go to the next GPU, {parts - 1} times."
-    )
-    return _drawn(fig, ax, (-2.6, 2.6), (-2.2, 2.2), alt, aspect="equal")
 
 
 def tiles(
@@ -213,12 +184,6 @@ def bit_fields(formats: Mapping[str, tuple[int, int]], title: str = "") -> Figur
     return fig
 
 
-#: Fields of a model that change its block's operations, with their values in the blocks that can be drawn.
-_PLAIN = {"block_norms": 2, "post_norm": False, "parallel_residual": False, "qk_norm": False, "sinks": False, "experts": 0, "latent_rank": 0}  # fmt: skip
-_WIDEST, _TALL, _GAP = 7.2, 0.62, 0.42  # of a column, of an operation, between two
-_ROOM = 3.2  # of an operation that has its words inside
-
-
 #: Who shares a scale, of a matrix of 4 rows of 8 blocks: name, rows and columns of a block as drawn, in words.
 _SHARED = (
     ("a tensor", 4, 8, "one scale"), ("a row", 1, 8, "1 by all columns"), ("a tile", 4, 4, "128 by 128"),
@@ -241,99 +206,6 @@ def shared_scales(title: str = "Who shares a scale: from one for a tensor to one
         f"{name}, {said}, drawn with a shade for each of {32 // (high * wide)}" for name, high, wide, said in _SHARED
     )
     return _drawn(fig, ax, (-0.1, 2.6 * len(_SHARED) - 0.5), (-1.35, 0.35), f"{alt}.", aspect="equal")
-
-
-def block_shapes(
-    models: Sequence[Model],
-    title: str = "One block: each operation as wide as the numbers of a token that enter and leave",
-) -> Figure:
-    """One block of each model, side by side, from the catalog's list of weights.
-
-    Args:
-        models: one or two, dense, with a norm before attention and one before the MLP.
-
-    Raises:
-        ValueError: for no model or more than two, or one with another form of block.
-    """
-    checks.whole("block_shapes", "models, how many", len(models), 1, 2)
-    for m in models:
-        for field, plain in _PLAIN.items():
-            if getattr(m, field) != plain:
-                raise ValueError(f"block_shapes.models: {m.name} has {field} {getattr(m, field)!r}; allowed: {plain!r}")
-    fig, ax = canvas(title, height=7.0)
-    for column, m in enumerate(models):
-        _column(ax, m, column * (_WIDEST + 1.6))
-    right = len(models) * (_WIDEST + 1.6) - 1.6
-    said = "; ".join(
-        f"{m.name}: "
-        + ", ".join(f"{name} ({', '.join(words)}) to {out:,}" for name, _, _, out, words in _steps(m) if name != "add")
-        for m in models
-    )
-    alt = (
-        f"Schematic, {title}: the operations from top to bottom, with the shapes of their weights, and how many numbers of each "
-        f"token leave; what enters a branch is added to its result. {said}."
-    )
-    across = -_WIDEST / 2 - 1.6, right - _WIDEST / 2 + 0.4
-    return _drawn(fig, ax, across, (-10 * (_TALL + _GAP) - 0.3, 1.3), alt)
-
-
-def _steps(m):
-    """(operation, part of the palette, numbers per token in, out, shapes of its weights in words)."""
-    found = [w for w in weights(m) if w.count and w.group in ("block", "dense")]
-
-    def shapes(*names):
-        letter = (lambda name: name.rpartition(".")[2] + ": ") if len(names) > 1 and not m.fused else lambda name: ""
-        said = []
-        for name in names:
-            of_it = [w for w in found if w.name.rpartition(".")[0] == name]
-            sizes = [" × ".join(f"{n:,}" for n in reversed(w.shape)) for w in of_it]
-            said += [f"{letter(name)}{' + '.join(sizes)}"] if of_it else []
-        return said
-
-    queries, keys = m.heads * m.head_width, m.kv_heads * m.head_width
-    gated = m.ffn_width * (1 + m.gated)
-    grouped = f", {m.kv_heads} for k and v" if m.kv_heads != m.heads else ""
-    activation = m.activation.partition("_")[0]
-    return [
-        ("norm", "norms", m.width, m.width, shapes("norm1")),
-        ("q, k, v", "attention", m.width, queries + 2 * keys, shapes(*(f"attention.{x}" for x in ("qkv", "q", "k", "v")))),
-        ("attention", None, queries + 2 * keys, queries, [f"{m.heads} heads of {m.head_width}{grouped}"]),
-        ("output", "attention", queries, m.width, shapes("attention.out")),
-        ("add", None, m.width, m.width, []),
-        ("norm", "norms", m.width, m.width, shapes("norm2")),
-        ("gate, up" if m.gated else "up", "mlp", m.width, gated, shapes("mlp.gate_up", "mlp.gate", "mlp.up")),
-        (activation, None, gated, m.ffn_width, ["of the gate, times up"] if m.gated else ["of each number"]),
-        ("down", "mlp", m.ffn_width, m.width, shapes("mlp.down")),
-        ("add", None, m.width, m.width, []),
-    ]  # fmt: skip
-
-
-def _column(ax, m, middle):
-    steps = _steps(m)
-    scale = _WIDEST / max(max(a, b) for _, _, a, b, _ in steps)
-    side = middle - _WIDEST / 2 - 0.35
-    words(ax, middle, 1.0, f"{m.name}, H = {m.width:,}", 12, va="baseline", fontweight="bold")
-    words(ax, middle, 0.22, f"residual stream: B × S × {m.width:,}", 8.5, color=MUTED, bbox=card(1.5))
-    stream = 0.22
-    for i, (name, look, taken, out, said) in enumerate(steps):
-        top = -i * (_TALL + _GAP)
-        bottom = top - _TALL
-        half = (top + bottom) / 2
-        if name == "add":
-            words(ax, middle, half, "+", 15)
-            ax.plot([middle, side, side], [stream, stream, half], color=INK, linewidth=1.2, zorder=0)
-            arrow = {"arrowstyle": "->", "color": INK, "linewidth": 1.2}
-            ax.annotate("", (middle - 0.2, half), (side, half), arrowprops=arrow)
-            stream = bottom - _GAP / 2
-        else:
-            corners = [(-taken, top), (taken, top), (out, bottom), (-out, bottom)]
-            shape = [(middle + x * scale / 2, y) for x, y in corners]
-            ax.add_patch(Polygon(shape, facecolor=part(look).color if look else CARD, edgecolor=INK, linewidth=1))
-            inside = max(taken, out) * scale > _ROOM
-            place = middle if inside else middle + max(taken, out) * scale / 2 + 0.12
-            words(ax, place, half, "\n".join(said), 8.5, ha="center" if inside else "left")
-            words(ax, middle - _WIDEST / 2 - 0.45, half, name, ha="right")
-        words(ax, middle, bottom - _GAP / 2, f"B × S × {out:,}", 8.5, color=MUTED, bbox=card(1.5))
 
 
 def schedule(

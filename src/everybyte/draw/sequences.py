@@ -1,4 +1,4 @@
-"""Sequences that several GPUs share: whose keys each attends to in turn, and heads swapped for tokens."""
+"""Heads swapped for tokens among GPUs, and what each switch leaves of a step."""
 
 from typing import Any
 
@@ -8,40 +8,10 @@ from matplotlib.patches import FancyArrowPatch
 from .. import units
 from ..common import checks
 from .figures import canvas, card, words
-from .palette import CARD, INK, MUTED, ink_on
+from .palette import CARD, INK, MUTED
 from .schematics import _SHADES, _box, _drawn
 
 _WIDE, _BETWEEN = 3.2, 2.0
-
-
-def turns(parts: int = 4, title: str = "In each turn a GPU attends to the next one's keys") -> Figure:
-    """Ring attention in time: a row for each GPU, a column for each turn, whose keys it has and how much of them it uses.
-
-    Args:
-        parts: GPUs, from 2 to 4.
-
-    Raises:
-        ValueError: another number.
-    """
-    checks.whole("turns", "parts", parts, 2, len(_SHADES))
-    fig, ax = canvas(title, height=0.9 + 0.75 * parts)
-    for rank in range(parts):
-        words(ax, -0.1, -rank - 0.5, f"GPU {rank}", 10, ha="right")
-        for turn in range(parts):
-            whose = (rank - turn) % parts
-            used = "its own" if not turn else "half the keys" if turn <= rank else "half the queries"
-            _box(ax, turn * 1.6, -rank - 0.94, 1.52, 0.88, facecolor=_SHADES[whose])
-            color = ink_on(_SHADES[whose])
-            words(ax, turn * 1.6 + 0.76, -rank - 0.38, f"K, V of GPU {whose}", 9, color=color)
-            words(ax, turn * 1.6 + 0.76, -rank - 0.68, used, 8, color=color)
-    for turn in range(parts):
-        words(ax, turn * 1.6 + 0.76, 0.16, f"turn {turn}", 9, color=MUTED)
-    alt = (
-        f"Schematic, {title}: {parts} GPUs, {parts} turns. In turn 0 each attends to its own keys and values; in turn t to those of the "
-        "GPU t places before it. Of keys from a lower place it uses half, of those from a higher place half of its queries use all: "
-        "the causal mask leaves each GPU the same work."
-    )
-    return _drawn(fig, ax, (-1.0, parts * 1.6 + 0.1), (-parts - 0.1, 0.45), alt)
 
 
 def swap(parts: int = 4, title: str = "Heads for tokens, and back") -> Figure:
