@@ -216,6 +216,15 @@ def spoilers(notebook: NotebookNode) -> list[str]:
     return faults
 
 
+def answers(notebook: NotebookNode) -> list[str]:
+    """Every prediction is answered in some output: a `reveal` that is not the last of its cell shows nothing."""
+    source = "\n".join(c.source for c in code_cells(notebook))
+    told = {o.get("metadata", {}).get(TOLD, {}).get("prediction") for c in code_cells(notebook) for o in c.outputs}
+    return [
+        f"prediction {id} has no answer" for id in re.findall(r"\bpredict\(\s*\"([^\"]+)\"", source) if id not in told
+    ]
+
+
 def machine_paths(notebook: NotebookNode) -> list[str]:
     faults = []
     for number, cell in enumerate(notebook.cells, 1):
@@ -420,6 +429,7 @@ EVERYWHERE = (
     outputs,
     excuses,
     spoilers,
+    answers,
     machine_paths,
     alternative_text,
     plain,

@@ -129,6 +129,7 @@ BROKEN = {
         lints.spoilers,
         lambda n: told_before(n) or n.cells[5].outputs[0].metadata["everybyte"].update(answer="4.51 GiB"),
     ),
+    "a prediction without an answer": (lints.answers, edit(3, source='predict("P11.1", ...)\n1')),
     "a home": (lints.machine_paths, source(3, "x = 1", f"open('{Path('/home') / 'me'}')")),
     "a folder printed": (lints.machine_paths, output(3, new_output("stream", text=str(Path("/tmp") / "x")))),
     "a drive": (lints.machine_paths, source(2, "word", "C:" + "\\x")),
