@@ -43,9 +43,9 @@ def sizes():
         yield Case(f"{size:,} B", (size,), reserved(size))
 
 
-def by_rule(size, *, small=2 * MIB, shared=20 * MIB, page=2 * MIB, block=512, border=MIB):
+def by_rule(size, *, small=2 * MIB, shared=20 * MIB, page=2 * MIB, block=512):
     rounded = -(-size // block) * block
-    if rounded <= border:
+    if rounded <= MIB:
         return small
     if rounded < 10 * MIB and shared:
         return shared
@@ -67,5 +67,5 @@ ANSWERS = {
     "17.3": answers(
         kept, fp32=4096 * LLAMA.vocabulary * 4, all=4096 * LLAMA.vocabulary * 12, hidden=4096 * LLAMA.width * 2
     ),
-    "17.4": program(by_rule, sizes, small=20 * MIB, shared=0, page=512, border=2 * MIB),
+    "17.4": program(by_rule, sizes, small=20 * MIB, shared=0, page=512),
 }
