@@ -11,6 +11,7 @@ from .palette import PARTS, Part, contrast, ink_on, part
 if TYPE_CHECKING:  # what editors and type checkers see of the names that are fetched when they are first used
     from .addresses import blocks, memory, segments
     from .dots import by_step, costs, front_of, fronts, learned, losses, ratios
+    from .epochs import batches
     from .exchanged import alternation, mask, partners, rounds, travel, turn_of
     from .exchanges import exchange
     from .figures import amount, canvas, lines, ranges, regions, shares, stacked, timeline, timelines
@@ -27,6 +28,7 @@ if TYPE_CHECKING:  # what editors and type checkers see of the names that are fe
 _MODULES = (
     "addresses",
     "dots",
+    "epochs",
     "exchanged",
     "exchanges",
     "figures",
@@ -41,8 +43,8 @@ _MODULES = (
     "waterfalls",
 )
 __all__ = [
-    "ON_SLIDE", "PARTS", "Part", "SLIDES", "alternation", "amount", "bit_fields", "block_shapes", "blocks",
-    "bundle", "by_step", "canvas", "chain", "checked_alt", "chunks", "contrast", "costs", "exchange", "front_of",
+    "ON_SLIDE", "PARTS", "Part", "SLIDES", "alternation", "amount", "batches", "bit_fields", "block_shapes",
+    "blocks", "bundle", "by_step", "canvas", "chain", "checked_alt", "chunks", "contrast", "costs", "exchange", "front_of",
     "fronts", "ink_on", "layer", "layer_tensors", "learned", "lines", "lives", "losses", "mask", "memory",
     "offloaded", "part", "partners", "patches", "paths", "png", "projected", "ranges", "ratios", "recomputed",
     "regions", "ring", "rounds", "saves", "schedule", "segments", "shared_scales", "shares", "show", "splits",
