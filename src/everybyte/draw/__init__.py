@@ -19,6 +19,7 @@ if TYPE_CHECKING:  # what editors and type checkers see of the names that are fe
     from .from_tensors import chain
     from .inside import saves, squares
     from .recomputing import recomputed
+    from .rules import off
     from .schematics import bit_fields, block_shapes, chunks, patches, ring, schedule, shared_scales, splits, tiles
     from .sequences import swap, switches, turns
     from .showing import ON_SLIDE, SLIDES, bundle, checked_alt, png, projected, show, svg
@@ -36,6 +37,7 @@ _MODULES = (
     "from_tensors",
     "inside",
     "recomputing",
+    "rules",
     "schematics",
     "sequences",
     "showing",
@@ -46,7 +48,7 @@ __all__ = [
     "ON_SLIDE", "PARTS", "Part", "SLIDES", "alternation", "amount", "batches", "bit_fields", "block_shapes",
     "blocks", "bundle", "by_step", "canvas", "chain", "checked_alt", "chunks", "contrast", "costs", "exchange", "front_of",
     "fronts", "ink_on", "layer", "layer_tensors", "learned", "lines", "lives", "losses", "mask", "memory",
-    "offloaded", "part", "partners", "patches", "paths", "png", "projected", "ranges", "ratios", "recomputed",
+    "off", "offloaded", "part", "partners", "patches", "paths", "png", "projected", "ranges", "ratios", "recomputed",
     "regions", "ring", "rounds", "saves", "schedule", "segments", "shared_scales", "shares", "show", "splits",
     "squares", "stacked", "streams", "svg", "swap", "switches", "tiles", "timeline", "timelines", "travel",
     "turn_of", "turns", "waits", "waterfall",
