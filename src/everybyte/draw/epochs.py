@@ -1,6 +1,7 @@
 """The batches of an epoch: what is text in them, and what is padding."""
 
 from collections.abc import Sequence
+from typing import Any
 
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
@@ -20,7 +21,9 @@ def batches(steps: Sequence[tuple[int, int]], title: str = "", mark: int | None 
         ValueError: no steps, a batch with more tokens than it has with padding, a step to mark that is not there.
     """
     if not steps or any(not 0 < text <= whole for text, whole in steps):
-        raise ValueError(f"steps: {list(steps)[:3]!r} …; allowed: (tokens, tokens with padding), the second not smaller")
+        raise ValueError(
+            f"steps: {list(steps)[:3]!r} …; allowed: (tokens, tokens with padding), the second not smaller"
+        )
     whole = [each for _, each in steps]
     place = whole.index(max(whole)) + 1 if mark is None else mark
     if not 1 <= place <= len(steps):
@@ -37,7 +40,7 @@ def batches(steps: Sequence[tuple[int, int]], title: str = "", mark: int | None 
     beside(ax, (place, most), said, (0, 5), ha=side, fontweight="bold", bbox=card())
     ax.set(xlim=(0.5, len(steps) + 0.5), ylim=(0, max(whole) * 1.18), xlabel="step", ylabel="tokens of the batch")
     ax.yaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
-    look = {"facecolor": MUTED, "alpha": 0.45, "hatch": "//", "edgecolor": "white"}
+    look: dict[str, Any] = {"facecolor": MUTED, "alpha": 0.45, "hatch": "//", "edgecolor": "white"}
     _keys(fig, [Patch(label="text", facecolor=INK), Patch(label="padding", **look)])
     share = 1 - sum(texts) / sum(whole)
     fig.alt = (

@@ -1,6 +1,7 @@
 """How far rules of thumb are from what they stand for."""
 
 from collections.abc import Mapping
+from typing import Any
 
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
@@ -8,7 +9,10 @@ from matplotlib.lines import Line2D
 from .figures import _keys, canvas, named_rows
 from .palette import INK, MUTED
 
-_LOOKS = ({"marker": "o", "markerfacecolor": INK}, {"marker": "D", "markerfacecolor": "white"})
+_LOOKS: tuple[dict[str, Any], ...] = (
+    {"marker": "o", "markerfacecolor": INK},
+    {"marker": "D", "markerfacecolor": "white"},
+)
 
 
 def off(rows: Mapping[str, Mapping[str, float]], title: str = "", within: float = 0.1) -> Figure:
@@ -36,7 +40,10 @@ def off(rows: Mapping[str, Mapping[str, float]], title: str = "", within: float 
     ax.set(xlim=(-115 * far, 115 * far), xlabel="off by, in percent")
     ax.xaxis.set_major_formatter(lambda value, _: f"{value:+.0f} %" if value else "0")
     looks = zip(rules, _LOOKS, strict=False)
-    _keys(fig, [Line2D([], [], linestyle="", label=rule, markeredgecolor=INK, markersize=8, **look) for rule, look in looks])
+    _keys(
+        fig,
+        [Line2D([], [], linestyle="", label=rule, markeredgecolor=INK, markersize=8, **look) for rule, look in looks],
+    )
     said = []
     for rule in rules:
         found = {label: errors[rule] for label, errors in rows.items() if rule in errors}
