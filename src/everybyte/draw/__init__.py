@@ -11,6 +11,7 @@ from .palette import PARTS, Part, contrast, ink_on, part
 if TYPE_CHECKING:  # what editors and type checkers see of the names that are fetched when they are first used
     from .addresses import blocks, memory, segments
     from .dots import by_step, costs, front_of, fronts, learned, losses, ratios
+    from .epochs import batches
     from .exchanged import alternation, mask, partners, rounds, travel, turn_of
     from .exchanges import exchange
     from .figures import amount, canvas, lines, ranges, regions, shares, stacked, timeline, timelines
@@ -19,6 +20,7 @@ if TYPE_CHECKING:  # what editors and type checkers see of the names that are fe
     from .gathers import gathered
     from .inside import saves, squares
     from .recomputing import recomputed
+    from .rules import off
     from .schematics import bit_fields, chunks, patches, schedule, shared_scales, splits, tiles
     from .sequences import swap, switches
     from .showing import ON_SLIDE, SLIDES, bundle, checked_alt, png, projected, show, svg
@@ -28,6 +30,7 @@ if TYPE_CHECKING:  # what editors and type checkers see of the names that are fe
 _MODULES = (
     "addresses",
     "dots",
+    "epochs",
     "exchanged",
     "exchanges",
     "figures",
@@ -36,6 +39,7 @@ _MODULES = (
     "gathers",
     "inside",
     "recomputing",
+    "rules",
     "schematics",
     "sequences",
     "showing",
@@ -43,12 +47,12 @@ _MODULES = (
     "waterfalls",
 )
 __all__ = [
-    "ON_SLIDE", "PARTS", "Part", "SLIDES", "alternation", "amount", "bit_fields", "blocks",
-    "bundle", "by_step", "canvas", "chain", "checked_alt", "chunks", "contrast", "costs", "exchange", "front_of",
-    "fronts", "gathered", "ink_on", "layer", "layer_tensors", "learned", "lines", "lives", "losses", "mask",
-    "memory", "offloaded", "part", "partners", "patches", "paths", "png", "projected", "ranges", "ratios",
-    "recomputed", "regions", "rounds", "saves", "schedule", "segments", "shared_scales", "shares", "show",
-    "splits", "squares", "stacked", "streams", "svg", "swap", "switches", "tiles", "timeline", "timelines",
+    "ON_SLIDE", "PARTS", "Part", "SLIDES", "alternation", "amount", "batches", "bit_fields",
+    "blocks", "bundle", "by_step", "canvas", "chain", "checked_alt", "chunks", "contrast", "costs", "exchange",
+    "front_of", "fronts", "gathered", "ink_on", "layer", "layer_tensors", "learned", "lines", "lives", "losses",
+    "mask", "memory", "off", "offloaded", "part", "partners", "patches", "paths", "png", "projected", "ranges",
+    "ratios", "recomputed", "regions", "rounds", "saves", "schedule", "segments", "shared_scales", "shares",
+    "show", "splits", "squares", "stacked", "streams", "svg", "swap", "switches", "tiles", "timeline", "timelines",
     "travel", "turn_of", "waits", "waterfall",
 ]  # fmt: skip
 
