@@ -26,7 +26,7 @@ ANSWERS = {
     f"answers.{name}"
     for name in """
         advice alignment colocated comparison diagnosis engines epochs explanation leaking machine monitoring
-        own recorded rehearsing scripts serving sides
+        own reading recorded rehearsing scripts serving sides
     """.split()
 }
 EVERYTHING = (
@@ -85,6 +85,7 @@ MAY = {
     "answers.advice": BUDGET | PLANNING | {"evidence"},
     "answers.recorded": BUDGET | PLANNING | {"evidence", "answers.advice"},
     "answers.diagnosis": BUDGET | PLANNING | {"evidence", "answers.advice", "answers.recorded"},
+    "answers.reading": STATED | {"evidence", "answers.diagnosis"},
     "answers.rehearsing": STATED | {"evidence", "rehearsal", "answers.advice", "answers.headroom"},
     "answers.comparison": DRAW | COUNTED | {"dryrun", "lab", "rehearsal"},  # where the two sides meet
     "answers.sides": BUDGET | {"derivation", "evidence", "lab", "rehearsal", "answers.comparison"},

@@ -61,10 +61,10 @@ def test_the_formulas_run_and_an_exercise_is_checked(run):
     page = run("formulas.ipynb")
     said = page.locator(".jp-OutputArea-output").all_inner_texts()
     assert said[0] == "124439808"
-    assert any("batch 26 fits" in text for text in said) and any("13.1 not attempted yet" in text for text in said)
+    assert any("batch 26 fits" in text for text in said) and any("12.1 not attempted yet" in text for text in said)
     assert "4,117,053,440" in said[-1]
     cell = page.locator(".jp-CodeCell", has_text='check("12.1"')
-    asked = {'check("12.1", "1 B")': "✗ 13.1", 'check("12.1", "14 B")': "✓ 13.1 right", 'hint("12.1")': "→ 13.1"}
+    asked = {'check("12.1", "1 B")': "✗ 12.1", 'check("12.1", "14 B")': "✓ 12.1 right", 'hint("12.1")': "→ 12.1"}
     for answer, mark in asked.items():
         cell.locator(".cm-content").click()
         page.keyboard.press("Control+A")

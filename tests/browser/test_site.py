@@ -154,7 +154,7 @@ def test_the_reader_sees_the_book_s_face_and_in_which_part_it_is(page, asked, si
         hue = edition.face.shade(edition.face.PALETTE[edition.face.PARTS[edition.face.part(title)]], ground)
         assert color == f"rgb({', '.join(str(int(hue[i : i + 2], 16)) for i in (1, 3, 5))})", title
     assert len(seen["parts"]) > len(edition.face.PARTS)
-    assert seen["title"] == dict(seen["parts"])["Part 1: what fills the GPU"]
+    assert seen["title"] == dict(seen["parts"])["Part 2: saving it on one GPU"]
     assert {"Every Byte Serif", "Every Byte Sans"} <= set(seen["face"])
     assert seen["letters"] and 55 < sum(seen["letters"]) / len(seen["letters"]) < 76
     assert page.locator(".sidebar-brand svg path").count() == len(edition.face.LAYERS)

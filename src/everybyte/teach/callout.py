@@ -3,6 +3,9 @@
 from dataclasses import dataclass, replace
 from html import escape
 
+#: Set where widgets are stored for pages without a kernel: an exercise's card then has its rows, which take seconds to compute, and an
+#: answer stands folded in its place on paper.
+ALONE = "EVERYBYTE_ALONE"
 #: A mark and a border for each kind. The words carry the meaning too.
 _MARKS = {
     "right": ("✓", "#009e73"),

@@ -9,9 +9,8 @@ import traitlets
 from .. import units
 from ..common import files
 from . import marking
-from .callout import Callout
+from .callout import ALONE, Callout
 from .quantities import LARGEST_MEMORY, show, spelled
-from .showing import ALONE
 
 
 def program() -> str:

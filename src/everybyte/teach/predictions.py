@@ -9,9 +9,9 @@ from textwrap import shorten
 
 from .. import units
 from . import kept
-from .callout import Callout
+from .callout import ALONE, Callout
 from .quantities import LARGEST_MEMORY, missing, read, show
-from .showing import ALONE, bundle
+from .showing import bundle
 
 #: In an output's metadata, of an answer that the output does not show: {"prediction": its id, "sealed": seals of its words and of its
 #: number}, by which who has the answer knows it; and "answer", in words, where pages and slides are made.

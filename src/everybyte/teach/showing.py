@@ -4,9 +4,6 @@ from importlib.util import find_spec
 
 from .callout import Callout
 
-#: Set where widgets are stored for pages without a kernel: an exercise's card then has its rows, which take seconds to compute, and an
-#: answer stands folded in its place on paper.
-ALONE = "EVERYBYTE_ALONE"
 _SHOWN: dict[tuple, object] = {}  # a card lives as long as its kernel
 
 
