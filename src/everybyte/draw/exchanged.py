@@ -131,10 +131,16 @@ def rounds(
             words(ax, left + pair / 2, y, f"K, V\n{whose}", 8.5, color=ink_on(_SHADES[whose]))
             if turn < parts - 1:
                 down = (rank + 1) % parts
-                ends = (left + pair + 0.02, y), (left + step - 0.02, -down)
+                here, there = (left + pair + 0.02, y), (left + step - 0.02, -down)
                 look: dict[str, Any] = {"linestyle": ":"} if down == 0 else {}
-                arrow = {"arrowstyle": "-|>", "mutation_scale": 10, "color": MUTED, "shrinkA": 1, "shrinkB": 1}
-                ax.add_patch(FancyArrowPatch(*ends, linewidth=1.2, **arrow, **look))
+                arrow: dict[str, Any] = {
+                    "arrowstyle": "-|>",
+                    "mutation_scale": 10,
+                    "color": MUTED,
+                    "shrinkA": 1,
+                    "shrinkB": 1,
+                }
+                ax.add_patch(FancyArrowPatch(here, there, linewidth=1.2, **arrow | look))
     words(ax, own + 0.04, 0.62, f"queries and result stay{f', {said[0]} each' if said[0] else ''}", 10, color=MUTED)
     for turn in range(parts):
         words(ax, first + turn * step + pair / 2, 0.62, f"turn {turn}", 10, color=MUTED)
@@ -325,7 +331,8 @@ def partners(mesh, gpus: int, node: int = 8, marked: int = 0, title: str = "") -
         x, y = (place // rows) * wide + inside, -(place % rows) * 1.15
         found = mesh.rank(rank, data)
         apart = [name for name in found if found[name] != here[name]]
-        said, look = "", {"facecolor": CARD, "edgecolor": MUTED, "linewidth": 0.5}
+        said = ""
+        look: dict[str, Any] = {"facecolor": CARD, "edgecolor": MUTED, "linewidth": 0.5}
         if not apart:
             said, look = str(marked), {"facecolor": INK}
         elif len(apart) == 1:

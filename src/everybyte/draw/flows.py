@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from math import sqrt
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from matplotlib.figure import Figure
 from matplotlib.patches import FancyArrowPatch, Patch, Rectangle
@@ -94,7 +94,11 @@ def layer(ways: dict[str, Sequence[Box]], title: str = "") -> Figure:
         for box in boxes:
             edge, room = sqrt(box.bytes), max(sqrt(box.bytes), least)
             look = part(box.part)
-            frame = {"edgecolor": INK, "linewidth": 1.2, "linestyle": "--" if box.said == SHORT else "-"}
+            frame: dict[str, Any] = {
+                "edgecolor": INK,
+                "linewidth": 1.2,
+                "linestyle": "--" if box.said == SHORT else "-",
+            }
             ax.add_patch(Rectangle((x, floor), edge, edge, facecolor=look.color, hatch=look.hatch, **frame))
             said = f"{box.name}\n{units.text(box.bytes)}\n{box.said}"
             words(ax, x, floor - 0.04 * side, said, 8.5, ha="left", va="top")
@@ -125,7 +129,7 @@ def paths(ways: dict[str, tuple[str, str, str]], title: str = "What goes through
         ways: {label: (what W is, what the way below saves of x, what of W lives for one product)}.
     """
     fig, axes = canvases(title, 0.5 + 2.15 * len(ways), len(ways))
-    arrow = {"arrowstyle": "-|>", "mutation_scale": 12, "color": INK, "shrinkA": 1, "shrinkB": 1}
+    arrow: dict[str, Any] = {"arrowstyle": "-|>", "mutation_scale": 12, "color": INK, "shrinkA": 1, "shrinkB": 1}
     for ax, (label, (weight, kept, short)) in zip(axes, ways.items(), strict=True):
 
         def put(x, y, wide, said, look=None, line="-", ax=ax):

@@ -138,8 +138,8 @@ def gathered(model: Model, setup: Setup, title: str = "When each unit is whole")
     ax.set(ylim=(rows, -0.45), xlim=(0, end))
     ax.grid(visible=False)
     for name, first, stop in _runs(found):
-        for each in (ax, below):
-            each.axvline(first, color=INK, linestyle=":", linewidth=1)
+        for axes in (ax, below):
+            axes.axvline(first, color=INK, linestyle=":", linewidth=1)
         words(ax, (first + stop) / 2, -0.22, name, 10, bbox=card())
     lines = {name: found.blocks[name] for name in ("unsharded", "communication", "gradients")}
     areas(below, range(end + 1), {name: [*line, line[-1]] for name, line in lines.items()}, "MiB", linewidth=0.3)
@@ -147,9 +147,9 @@ def gathered(model: Model, setup: Setup, title: str = "When each unit is whole")
     most = max(whole)
     at = whole.index(most)
     each = most / found.numbers
-    said = f"{units.text(most)}: {each:.3g} bytes for each parameter of a block"
+    told = f"{units.text(most)}: {each:.3g} bytes for each parameter of a block"
     below.plot([at], [units.to(most, "MiB")], "v", color=INK, markersize=8)
-    beside(below, (at, units.to(most, "MiB")), said, (-8, 5), ha="right", fontweight="bold", bbox=card())
+    beside(below, (at, units.to(most, "MiB")), told, (-8, 5), ha="right", fontweight="bold", bbox=card())
     below.set(ylim=(0, units.to(most, "MiB") * 1.3), ylabel="blocks, MiB", xticks=[])
     below.set_xlabel(f"the {end:,} operations of forward and backward, in order")
     _keys(fig, [Patch(label=part(name).label, **_look(name)) for name in LANES])
@@ -158,6 +158,6 @@ def gathered(model: Model, setup: Setup, title: str = "When each unit is whole")
     fig.alt = (
         f"FSDP in time, {title}: the root and {model.layers} blocks of {found.numbers:,} parameters over {end:,} operations; each "
         f"block's weights are gathered {'once' if times == 1 else 'twice'}, the root's once, {units.text(max(found.root['unsharded']))}, which stay to the end "
-        f"of backward. Of all blocks together at most {said}, in {found.phases[at]} ({inside})."
+        f"of backward. Of all blocks together at most {told}, in {found.phases[at]} ({inside})."
     )
     return fig

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from math import ceil
+from typing import Any
 
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch, Rectangle
@@ -95,7 +96,7 @@ def saves(rows: Sequence[tuple[str, Sequence[tuple[str, float]]]], title: str = 
         left = 1.9
         for name, size in tensors:
             wide = size * scale
-            frame = {"facecolor": look.color, "edgecolor": INK, "linewidth": 1}
+            frame: dict[str, Any] = {"facecolor": look.color, "edgecolor": INK, "linewidth": 1}
             ax.add_patch(Rectangle((left, y - 0.32), wide, 0.64, **frame))
             if size > _SHORT * max(totals):
                 words(ax, left + wide / 2, y, name, 9, color=ink_on(look.color))
