@@ -95,6 +95,9 @@ def travel(
     return _drawn(fig, ax, (-1.2 * room, x - 0.6 * room), (-(gpus - 0.5) * _LANE, 1.05), alt)
 
 
+_ARROW: dict[str, Any] = {"arrowstyle": "-|>", "mutation_scale": 10, "color": MUTED, "shrinkA": 1, "shrinkB": 1}
+
+
 def rounds(
     parts: int = 4,
     queries: int = 4,
@@ -133,14 +136,7 @@ def rounds(
                 down = (rank + 1) % parts
                 here, there = (left + pair + 0.02, y), (left + step - 0.02, -down)
                 look: dict[str, Any] = {"linestyle": ":"} if down == 0 else {}
-                arrow: dict[str, Any] = {
-                    "arrowstyle": "-|>",
-                    "mutation_scale": 10,
-                    "color": MUTED,
-                    "shrinkA": 1,
-                    "shrinkB": 1,
-                }
-                ax.add_patch(FancyArrowPatch(here, there, linewidth=1.2, **arrow | look))
+                ax.add_patch(FancyArrowPatch(here, there, linewidth=1.2, **_ARROW | look))
     words(ax, own + 0.04, 0.62, f"queries and result stay{f', {said[0]} each' if said[0] else ''}", 10, color=MUTED)
     for turn in range(parts):
         words(ax, first + turn * step + pair / 2, 0.62, f"turn {turn}", 10, color=MUTED)
@@ -223,6 +219,28 @@ def _held(alignment):
         yield phase.name, {"engine": theirs, "trainer": rest}, sum(phase.host.values())
 
 
+def _column(ax, i, name, held, host, high, used):
+    """Draw one phase as a column, GiB up to `high`; note the parts in `used`. What it holds, in words."""
+    gib, y = units.UNITS["GiB"], 0.0
+    for holder in HOLDERS:
+        bottom = y
+        for piece in PARTS:
+            if size := held[holder].get(piece, 0) / gib:
+                ax.bar(i, size, bottom=y, width=0.7, **_look(piece) | {"linewidth": 0.4})
+                used[piece] = True
+                y += size
+        if y - bottom > 0.01:
+            ax.add_patch(Rectangle((i - 0.35, bottom), 0.7, y - bottom, fill=False, edgecolor=INK, linewidth=1.6))
+        if y - bottom > 0.09 * high:
+            words(ax, i, (y + bottom) / 2, f"{holder} {y - bottom:.1f}", 9, bbox=card(1.5))
+    words(ax, i, y + 0.02 * high, f"{y:.1f} GiB", 10, va="bottom", fontweight="bold", bbox=card(0.8), zorder=5)
+    if host:
+        ax.bar(i, -host / gib, width=0.7, facecolor=CARD, edgecolor=MUTED, linestyle="--")
+        words(ax, i, -host / gib / 2, f"host {host / gib:.1f}", 8.5, color=MUTED)
+    parts = "".join(f", {holder} {sum(held[holder].values()) / gib:.1f}" for holder in HOLDERS)
+    return f"{name}: {y:.1f} GiB{parts}" + (f", host {host / gib:.1f}" if host else "")
+
+
 def alternation(ways: Mapping[str, Any], usable: int | None = None, title: str = "") -> Figure:
     """An engine and a trainer on one GPU, phase after phase, for each way of sharing it: who holds which bytes.
 
@@ -247,36 +265,7 @@ def alternation(ways: Mapping[str, Any], usable: int | None = None, title: str =
     gib = units.UNITS["GiB"]
     for ax, (label, phases) in zip(axes, found.items(), strict=True):
         for i, (name, held, host) in enumerate(phases):
-            y = 0.0
-            for holder in HOLDERS:
-                bottom = y
-                for piece in PARTS:
-                    if size := held[holder].get(piece, 0) / gib:
-                        ax.bar(i, size, bottom=y, width=0.7, **_look(piece) | {"linewidth": 0.4})
-                        used[piece] = True
-                        y += size
-                if y - bottom > 0.01:
-                    ax.add_patch(
-                        Rectangle((i - 0.35, bottom), 0.7, y - bottom, fill=False, edgecolor=INK, linewidth=1.6)
-                    )
-                if y - bottom > 0.09 * high / gib:
-                    words(ax, i, (y + bottom) / 2, f"{holder} {y - bottom:.1f}", 9, bbox=card(1.5))
-            words(
-                ax,
-                i,
-                y + 0.02 * high / gib,
-                f"{y:.1f} GiB",
-                10,
-                va="bottom",
-                fontweight="bold",
-                bbox=card(0.8),
-                zorder=5,
-            )
-            if host:
-                ax.bar(i, -host / gib, width=0.7, facecolor=CARD, edgecolor=MUTED, linestyle="--")
-                words(ax, i, -host / gib / 2, f"host {host / gib:.1f}", 8.5, color=MUTED)
-            told.append(f"{label}, {name}: {y:.1f} GiB" + "".join(
-                f", {holder} {sum(held[holder].values()) / gib:.1f}" for holder in HOLDERS) + (f", host {host / gib:.1f}" if host else ""))  # fmt: skip
+            told.append(f"{label}, {_column(ax, i, name, held, host, high / gib, used)}")
         ax.set_xticks(range(len(phases)), [name for name, *_ in phases], fontsize=9.5)
         ax.set_title(label, loc="left", fontsize=10.5, color=INK)
         ax.set(

@@ -49,23 +49,8 @@ def recomputed(
     for ax, (name, course) in zip(axes, courses.items(), strict=False):
         _lanes(ax, blocks, course, kept / saved if name == "with" else 1.0)
         ax.set_title(f"{name} checkpointing", loc="left", fontsize=10.5, color=INK)
-    curves = {name: _bytes(course, saved, kept, name == "with") for name, course in courses.items()}
-    most = {name: max(amount for _, amount in curve) for name, curve in curves.items()}
-    unit = units.largest(most["without"])
-    for name, curve in curves.items():
-        when, amounts = zip(*curve, strict=True)
-        drawn = [_scaled(amount, unit) for amount in amounts]
-        if name == "with":
-            axes[2].fill_between(when, drawn, **_look("activations"))
-        axes[2].plot(when, drawn, "-" if name == "with" else "--", color=INK, linewidth=1.6)
-        top = max(range(len(drawn)), key=drawn.__getitem__)
-        beside(
-            axes[2], (when[top], drawn[top]), f"{name}: {units.text(most[name])}", (10, 4), 9.5, bbox=card(), zorder=6
-        )
-    axes[2].set(
-        xlim=(0, end * 1.01), ylim=(0, _scaled(most["without"], unit) * 1.2), ylabel=f"saved, {unit}", xticks=[]
-    )
-    axes[2].set_xlabel("time, in arithmetic; a block's backward is drawn as two of its forwards")
+    most = _curves(axes[2], courses, saved, kept)
+    axes[2].set(xlim=(0, end * 1.01))
     keys = [
         Patch(label="forward", facecolor=_SHADES[3], edgecolor=INK),
         Patch(label="forward again", facecolor=_SHADES[2], edgecolor=INK, hatch=".."),
@@ -82,6 +67,24 @@ def recomputed(
         f"backward, and at most {units.text(most['with'])} are saved, for {longer:.0%} more arithmetic in the blocks. {title}."
     )
     return fig
+
+
+def _curves(ax, courses, saved, kept):
+    """Draw the bytes of both courses; the most of each, {name: bytes}."""
+    curves = {name: _bytes(course, saved, kept, name == "with") for name, course in courses.items()}
+    most = {name: max(amount for _, amount in curve) for name, curve in curves.items()}
+    unit = units.largest(most["without"])
+    for name, curve in curves.items():
+        when, amounts = zip(*curve, strict=True)
+        drawn = [_scaled(amount, unit) for amount in amounts]
+        if name == "with":
+            ax.fill_between(when, drawn, **_look("activations"))
+        ax.plot(when, drawn, "-" if name == "with" else "--", color=INK, linewidth=1.6)
+        top = max(range(len(drawn)), key=drawn.__getitem__)
+        beside(ax, (when[top], drawn[top]), f"{name}: {units.text(most[name])}", (10, 4), 9.5, bbox=card(), zorder=6)
+    ax.set(ylim=(0, _scaled(most["without"], unit) * 1.2), ylabel=f"saved, {unit}", xticks=[])
+    ax.set_xlabel("time, in arithmetic; a block's backward is drawn as two of its forwards")
+    return most
 
 
 def _course(blocks, again):
