@@ -73,6 +73,24 @@ def test_the_short_path_folds_the_rest_and_a_link_opens_it(page, asked, site):
     assert seen["check"].is_visible() and not outside(asked)
 
 
+def test_what_a_chapter_folds_is_shown_on_demand_and_by_a_link(page, site):
+    address = (site / "notebooks" / f"{SLUG}.html").as_uri()
+    page.goto(address)
+    page.wait_for_function("document.documentElement.dataset.explorers")
+    apart = page.locator("section.everybyte-apart")
+    assert apart.count() >= 1
+    first, said = apart.first, apart.first.locator(":scope > p").first
+    assert first.locator(":scope > h3").is_visible() and not said.is_visible()
+    first.locator(".everybyte-unfold").press("Enter")
+    assert said.is_visible() and first.locator(".everybyte-unfold").get_attribute("aria-expanded") == "true"
+    page.goto(f"{address}#{first.get_attribute('id')}")
+    page.reload()
+    assert said.is_visible()
+    page.get_by_role("button", name="the short path").click()
+    page.get_by_role("button", name="the whole chapter").click()
+    assert not apart.nth(1).locator(":scope > p").first.is_visible() if apart.count() > 1 else True
+
+
 def outside(asked):
     return [url for url in asked if not re.match(r"file:|data:|blob:", url)]
 

@@ -1,6 +1,7 @@
 """Where an operation is from: each has its chapter, and of the book's models the function that runs it."""
 
 import ast
+import re
 from pathlib import Path
 
 import pytest
@@ -55,23 +56,31 @@ def test_every_operation_of_hugging_face_s_code_but_rotary_has_a_row():
 def test_a_function_that_is_named_is_in_the_reference_s_source(model):
     found = origins.codes(model)
     for owner, said in found.items():
-        file, _, name = said.partition(": ")
+        place, _, name = said.partition(": ")
+        file, _, line = place.partition(", line ")
         kind, function = name.split(".")
-        tree = ast.parse((ROOT / "src" / "everybyte" / file).read_text(encoding="utf-8"))
+        source = (ROOT / "src" / "everybyte" / file).read_text(encoding="utf-8")
+        if line:
+            assert re.search(rf"self\.{owner.rpartition('.')[2]}\b", source.splitlines()[int(line) - 1]), said
+        tree = ast.parse(source)
         (owned,) = (node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == kind)
         assert function == "forward" and any(getattr(node, "name", "") == function for node in owned.body), owner
-    assert found["blocks.*.attention"] == found["blocks.*.attention.out"] != found["blocks.*"]
+    attention, out = found["blocks.*.attention"], found["blocks.*.attention.out"]
+    assert re.sub(", line [0-9]+", "", out) == attention != out and attention != found["blocks.*"]
+    assert sum(", line " in said for said in found.values()) > 5
     assert origins.codes(eb.model("llama-3.2-1b")) == origins.codes(None) == {}
 
 
 def test_the_page_says_where_each_operation_is_from(node):
     explorer = explore.step()
     said = node(TOLD, {"spec": explorer.picture.spec, "state": explorer.state}, picture=explorer.source)
+    up = origins.codes(eb.model("gpt2", code="reference"))["blocks.*.mlp.up"]
+    assert re.fullmatch("reference/gpt.py, line [0-9]+: MLP.forward", up)
     of = {(name, moment): (slug, code) for name, moment, _, slug, code in said}
     assert of["flash attention", "forward"] == ("18_attention", "reference/gpt.py: Attention.forward")
-    assert of["up", "forward"] == ("13_activations", "reference/gpt.py: MLP.forward")
+    assert of["up", "forward"] == ("13_activations", up)
     assert of["log-softmax backward", "loss backward"] == ("14_loss", "reference/gpt.py: Loss.forward")
-    assert of["up weight gradient", "backward"] == ("12_gradients_and_optimizers", "reference/gpt.py: MLP.forward")
+    assert of["up weight gradient", "backward"] == ("12_gradients_and_optimizers", up)
     assert of["rest", "rest"] == of["root of the variance", "optimizer step"] == ("15_the_step", "")
     assert all(slug for *_, slug, _ in said)
 

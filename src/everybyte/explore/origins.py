@@ -1,5 +1,7 @@
 """Where an operation of a step is from: the chapter that derives what it takes, and the function of the reference that runs it."""
 
+import inspect
+import re
 from collections.abc import Iterable, Mapping
 from pathlib import PurePath
 
@@ -28,7 +30,8 @@ def chapter(moment: str, owner: str, parts: Iterable[str]) -> str:
 
 
 def codes(model: Model | None) -> dict[str, str]:
-    """Owner, a block's number as `*` -> the function of the reference that calls it or is it; empty where the reference has no such model.
+    """Owner, a block's number as `*` -> the line of the reference that calls it, or the function that it is; empty where the reference has
+    no such model.
 
     They are those of the program that the theory runs, which is the reference's own source.
     """
@@ -36,17 +39,26 @@ def codes(model: Model | None) -> dict[str, str]:
         return {}
     found: dict[str, str] = {}
 
-    def walk(module, path, said):
+    def walk(module, path, code, name):
         if type(module).__module__.startswith(_REFERENCE):
-            code = module.forward.__code__
-            said = f"reference/{PurePath(code.co_filename).name}: {code.co_qualname}"
-        found[path] = said
+            code, name = module.forward.__code__, ""
+        found[path] = _said(code, name) if code else ""
         for name, inner in vars(module).items():
             if isinstance(inner, Module):
-                walk(inner, f"{path}.{name}".removeprefix(".").removesuffix(".0") + ".*" * (name == "0"), said)
+                below = f"{path}.{name}".removeprefix(".").removesuffix(".0") + ".*" * (name == "0")
+                walk(inner, below, code, name)
 
-    walk(family(model.family)(model.replace(layers=1), Setup(batch=1, sequence=2)), "", "")
+    walk(family(model.family)(model.replace(layers=1), Setup(batch=1, sequence=2)), "", None, "")
     return found
+
+
+def _said(code, name):
+    """File, the line that first calls a module of that name where one does, and the function."""
+    lines, first = inspect.getsourcelines(code)
+    called = (first + i for i, line in enumerate(lines) if re.search(rf"\bself\.{name}\b", line)) if name else iter(())
+    line = next(called, None)
+    place = PurePath(code.co_filename).name + (f", line {line}" if line else "")
+    return f"reference/{place}: {code.co_qualname}"
 
 
 def told(courses, code: Mapping[str, str]) -> dict:
