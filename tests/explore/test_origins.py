@@ -89,3 +89,17 @@ def test_a_model_of_your_own_is_derived_in_its_chapter(node):
     explorer = explore.model(eb.derive(eb.model("gpt2"), eb.Setup()), view="timeline")
     said = node(TOLD, {"spec": explorer.picture.spec, "state": explorer.state}, picture=explorer.source)
     assert {tuple(each[3:]) for each in said} == {("16_your_own_model", "")}
+
+
+LARGE = """
+import { pure } from "./picture.mjs";
+export default ({ spec, states }) => states.map((state) => pure.KINDS[spec.kind].large(pure.KINDS[spec.kind].compute(spec, state)));
+"""
+
+
+def test_the_one_number_names_the_operation_of_the_peak(node):
+    explorer = explore.step()
+    few = explorer.state | explorer.presets["the optimizer wins"]
+    said = node(LARGE, {"spec": explorer.picture.spec, "states": [explorer.state, few]}, picture=explorer.source)
+    assert said[0][:2] == ["10.54 GiB", " peak, in loss backward: log-softmax backward"]
+    assert said[1][1].startswith(" peak, in optimizer step: ")

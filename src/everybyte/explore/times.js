@@ -54,7 +54,8 @@ const timeline = {
   // The one number, where it is, and how it changed.
   large(r, before) {
     const [now, change] = [r.total[r.top], before ? r.total[r.top] - before.total[before.top] : 0];
-    return [amount(now), ` peak, in ${r.ops[r.top][1]}`, change ? ` ${change > 0 ? "+" : "\u2212"}${amount(Math.abs(change))}` : ""];
+    const [name, moment] = r.ops[r.top];
+    return [amount(now), ` peak, in ${moment}${name === moment || r.marks[name] === r.top ? "" : `: ${name}`}`, change ? ` ${change > 0 ? "+" : "\u2212"}${amount(Math.abs(change))}` : ""];
   },
   // Where a picture's axes of time and bytes stand, and what touch.js asks of them.
   axis: (width) => [80, width - 12],
