@@ -13,7 +13,7 @@ from everybyte.formulas import registry
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "notebooks" / "references.md"
 SAID = tomllib.loads((ROOT / "tools/references.toml").read_text(encoding="utf-8"))
-NUMBER = re.compile(r"arXiv:(\d{4}\.\d{5})")
+NUMBER = re.compile(r"(?:arXiv:|arxiv\.org/abs/)(\d{4}\.\d{5})")
 
 
 def chapters() -> dict[str, list[str]]:

@@ -148,7 +148,11 @@ def answered(cell) -> list[tuple[str, str]]:
     """The name of each prediction that a cell reveals, and the answer, which its outputs do not show."""
     told = [output.metadata[TOLD] for output in cell.get("outputs", []) if TOLD in output.get("metadata", {})]
     return [
-        (one["prediction"], re.sub(r"\b\d+\.\d{3,}", lambda m: f"{float(m[0]):.4g}", one["answer"])) for one in told
+        (
+            one["prediction"],
+            re.sub(r"\b\d+\.\d{3,}", lambda m: f"{float(m[0]):.4g}", one.get("answer", "\N{HORIZONTAL ELLIPSIS}")),
+        )
+        for one in told
     ]
 
 

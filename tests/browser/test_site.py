@@ -150,7 +150,7 @@ def test_home_and_the_interview_room_can_be_used_by_everybody(page, site, scheme
 LOOKS = """() => {
   const color = (e, pseudo) => getComputedStyle(e, pseudo).backgroundColor;
   const captions = [...document.querySelectorAll(".sidebar-tree p.caption")];
-  const lines = [...document.querySelectorAll("article section > p")].filter((p) => p.textContent.length > 300 && !p.querySelector("mjx-container"));
+  const lines = [...document.querySelectorAll("article section > p")].filter((p) => p.offsetHeight && p.textContent.length > 300 && !p.querySelector("mjx-container"));
   return {
     parts: captions.map((c) => [c.innerText, color(c.querySelector(".caption-text"), "::before")]),
     title: color(document.querySelector("article h1"), "::before"),
