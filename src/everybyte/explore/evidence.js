@@ -1,5 +1,5 @@
 // A reader's memory snapshot or error, dropped into the page. Its worker's Python reads it; here it is drawn and moved through.
-// Python puts before this picture.js, page.js and LOOKS: the looks and labels of the parts of memory.
+// Python puts before this picture.js, paint.js, dropping.js, MOST, and LOOKS: the looks and labels of the parts of memory.
 
 const INSTEAD = "everybyte doctor FILE, in a terminal where the book's library is installed, answers the same";
 
@@ -133,21 +133,19 @@ class Page {
   }
 
   choose(device) {
-    this.device = device;
+    Object.assign(this, { device, shown: null, axes: {}, first: 0, last: device.events, event: device.died ?? device.peak_event });
     this.buttons.lastChild.hidden = device.died === null;
-    this.axes = {};
-    this.event = device.died ?? device.peak_event;
     this.place.ariaValueMax = device.events;
     this.range(0, device.events);
   }
 
   async range(first, last) {
     const [number, columns] = [this.number, inside(Math.round(this.place.clientWidth / 2) || 300, 60, 500)];
-    this.asked = `${first} ${last}`;
+    const asked = (this.asked = {});
     const shown = await this.asker.ask("crests", { device: this.device.device, first, last, columns });
-    if (number !== this.number || this.asked !== `${first} ${last}`) return;
+    if (number !== this.number || asked !== this.asked) return;
     Object.assign(this, { first, last, shown });
-    this.go(inside(this.event, first, last));
+    this.go(this.event);
   }
 
   zoom(factor) {
@@ -156,8 +154,9 @@ class Page {
   }
 
   async go(event) {
-    if (event < this.first || event > this.last) return ((this.event = event), this.range(0, this.device.events));
     this.event = event;
+    if (event < this.first || event > this.last) return this.range(0, this.device.events);
+    if (!this.shown) return; // the curve is on its way, and comes to this event
     this.draw();
     clearTimeout(this.soon);
     this.soon = setTimeout(() => this.ask(event), 60);
@@ -181,7 +180,7 @@ class Page {
   draw() {
     const svg = node("svg", { role: "img", "aria-label": `Live bytes by part, events ${grouped(this.first)} to ${grouped(this.last)}, at most ${amount(history.top(this.shown))}` });
     const wide = inside(this.place.clientWidth || WIDTH.start, WIDTH.least, WIDTH.most);
-    const { height, left, right } = history.draw(this.shown, this.event, new Paint(svg, LOOKS, "evidence", wide, ruler(this.place), (this.axes ??= {})));
+    const { height, left, right } = history.draw(this.shown, this.event, new Paint(svg, LOOKS, "evidence", wide, ruler(this.place), this.axes));
     svg.setAttribute("viewBox", `0 0 ${wide} ${height}`);
     this.ends = [left / wide, right / wide];
     this.place.replaceChildren(svg);
