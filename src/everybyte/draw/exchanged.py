@@ -118,6 +118,7 @@ def rounds(
     unit = 1.15 / max(queries, keys)
     own, pair = queries * unit, keys * unit
     said = (units.text(queries), units.text(keys)) if keys > 1000 else ("", "")
+    stay = "queries and result stay" + (f", {said[0]} each" if said[0] else "")
     fig, ax = canvas(title, height=1.15 + 0.62 * parts)
     first = 2 * own + 0.9
     step = pair + 0.75
@@ -137,7 +138,7 @@ def rounds(
                 here, there = (left + pair + 0.02, y), (left + step - 0.02, -down)
                 look: dict[str, Any] = {"linestyle": ":"} if down == 0 else {}
                 ax.add_patch(FancyArrowPatch(here, there, linewidth=1.2, **_ARROW | look))
-    words(ax, own + 0.04, 0.62, f"queries and result stay{f', {said[0]} each' if said[0] else ''}", 10, color=MUTED)
+    words(ax, own + 0.04, 0.62, stay, 10, color=MUTED)
     for turn in range(parts):
         words(ax, first + turn * step + pair / 2, 0.62, f"turn {turn}", 10, color=MUTED)
     if said[1]:
@@ -151,7 +152,7 @@ def rounds(
         )
     last = ", ".join(f"GPU {rank} has those of GPU {(rank - parts + 1) % parts}" for rank in range(parts))
     alt = (
-        f"Schematic, {title}: {parts} GPUs, {parts} turns. Each GPU's queries and result stay{f', {said[0]} each' if said[0] else ''}. "
+        f"Schematic, {title}: {parts} GPUs, {parts} turns. Each GPU's {stay}. "
         f"Keys and values{f', {said[1]} a GPU,' if said[1] else ''} go to the next GPU {parts - 1} times; in the last turn {last}."
     )
     return _drawn(fig, ax, (-0.95, first + parts * step - 0.6), (-parts + 0.2, 0.9), alt)

@@ -39,18 +39,10 @@ def chain(
     fig, ax = canvas(title, 1.5 + 0.42 * (len(steps) + 1))
     at = 0.0
     for y, (label, parts) in enumerate(steps.items()):
-        for name, size in parts.items():
-            left = max(low, at)
-            ax.barh(y, _scaled(max(0.0, at + size - left), unit), left=_scaled(left, unit), height=0.62, **_look(name))
-            at += size
+        at = _bar(ax, y, parts.items(), at, low, unit)
         text = units.signed(round(sizes[label])) if y else amount(sizes[label], unit)
         _end(ax, at + 0.012 * wide, y, text, unit, "normal")
-    at = 0.0
-    for name, size in (part for parts in steps.values() for part in parts.items()):
-        left = max(low, at)
-        shown = max(0.0, at + size - left)
-        ax.barh(len(steps), _scaled(shown, unit), left=_scaled(left, unit), height=0.62, **_look(name))
-        at += size
+    _bar(ax, len(steps), [part for parts in steps.values() for part in parts.items()], 0.0, low, unit)
     _end(ax, whole + 0.012 * wide, len(steps), amount(whole, unit), unit, "bold")
     if capacity is not None:
         ax.axvline(_scaled(capacity, unit), color=INK, linestyle="--", linewidth=1.5, zorder=4)
@@ -62,6 +54,15 @@ def chain(
     _legend(fig, [name for name in PARTS if any(parts.get(name) for parts in steps.values())])
     fig.alt = _said(sizes, whole, capacity, title, total, unit, capacity_label)
     return fig
+
+
+def _bar(ax, y, parts, at, low, unit):
+    """Draw parts end to end from a place on, as far as they are right of `low`; where they end."""
+    for name, size in parts:
+        left = max(low, at)
+        ax.barh(y, _scaled(max(0.0, at + size - left), unit), left=_scaled(left, unit), height=0.62, **_look(name))
+        at += size
+    return at
 
 
 def _end(ax, x, y, text, unit, weight):

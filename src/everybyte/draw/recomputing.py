@@ -5,7 +5,7 @@ from matplotlib.patches import Patch
 
 from .. import units
 from ..common import checks
-from .figures import _look, _scaled, beside, canvases, card, named_rows
+from .figures import _keys, _look, _scaled, beside, canvases, card, named_rows
 from .palette import GRID, INK
 from .schematics import _SHADES, _box
 
@@ -57,9 +57,7 @@ def recomputed(
         Patch(label="backward", facecolor=_SHADES[0], edgecolor=INK),
         Patch(label="saved for backward", **_look("activations")),
     ]
-    legend = fig.legend(handles=keys, loc="outside lower left", ncols=4, frameon=False, fontsize=11)
-    for text in legend.get_texts():
-        text.set_color(INK)
+    _keys(fig, keys)
     longer = end / courses["without"][-1][2] - 1
     fig.alt = (
         f"{blocks} blocks in time, forward and then backward: without checkpointing at most {units.text(most['without'])} are saved "
