@@ -39,7 +39,7 @@ class Reading:
             found["devices"] = [
                 {
                     "device": memory.device, "events": len(memory.events), "peak": memory.peak, "peak_event": memory.peak_event,
-                    "died": memory.died, "reserved": memory.reserved, "steps": memory.steps,
+                    "died": memory.died,
                 }
                 for memory in self.snapshot.devices.values()
             ]  # fmt: skip
