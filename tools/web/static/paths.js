@@ -32,7 +32,6 @@ function unfolds(section) {
   button.setAttribute("aria-label", `show: ${heading.firstChild.textContent}`);
   button.onclick = () => fold(section, !section.classList.contains("everybyte-folded"));
   heading.append(button);
-  fold(section, false);
 }
 
 // A link to what is folded opens it.
