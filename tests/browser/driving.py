@@ -6,8 +6,10 @@ import secrets
 import shutil
 import statistics
 import subprocess
+import sys
 import time
 import urllib.request
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -28,6 +30,17 @@ IDLE = """!document.querySelector('.jp-Dialog')
 ERRORS = ".jp-Notebook [data-mime-type='application/vnd.jupyter.error']"
 #: What JupyterLab itself says of a kernel that was ended on purpose.
 OWN = ("Canceled future for", "Cannot send", "Kernel Died", "WebSocket", "ERR_CONNECTION", "the kernel")
+
+
+@contextmanager
+def served(folder):
+    """A folder over http, on loopback, at a port of its own; its address."""
+    command = [sys.executable, "-u", "-m", "http.server", "--bind", "127.0.0.1", "-d", str(folder), "0"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as server:
+        try:
+            yield re.search(r"http://[\d.]+:\d+", server.stdout.readline())[0]
+        finally:
+            server.terminate()
 
 
 @dataclass

@@ -2,13 +2,10 @@
 
 import gzip
 import json
-import re
-import subprocess
-import sys
 import zipfile
 
 import pytest
-from driving import ROOT, screenshot, serious, watched
+from driving import ROOT, screenshot, serious, served, watched
 
 import everybyte as eb
 from everybyte import units
@@ -41,10 +38,8 @@ def address(tmp_path_factory):
         for path in (ROOT / "src").rglob("*"):
             if path.is_file() and "__pycache__" not in path.parts and "egg-info" not in str(path):
                 archive.write(path, path.relative_to(ROOT / "src"))
-    command = [sys.executable, "-u", "-m", "http.server", "--bind", "127.0.0.1", "-d", str(folder), "0"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as server:
-        yield re.search(r"http://[\d.]+:\d+", server.stdout.readline())[0]
-        server.terminate()
+    with served(folder) as address:
+        yield address
 
 
 @pytest.fixture
@@ -94,6 +89,21 @@ def test_a_snapshot_is_drawn_and_moved_through(page):
     )
     assert not serious(page, ["main"])
     screenshot(page, "evidence")
+
+
+def test_what_is_pressed_before_the_curve_is_there_is_not_lost(page):
+    page.evaluate("""() => {
+      const said = document.getElementById("said");
+      new MutationObserver((_, watch) => {
+        const buttons = [...said.querySelectorAll(".ranges button")];
+        if (!buttons.length) return;
+        watch.disconnect();
+        for (const words of ["nearer", "the peak"]) buttons.find((button) => button.textContent === words).click();
+      }).observe(said, { childList: true });
+    }""")
+    given(page, "snapshot.pickle", gzip.decompress((RECORDED / "kept-until-it-dies.pickle.gz").read_bytes()))
+    moment(page, "(the peak)")
+    assert page.errors == []
 
 
 def test_an_error_is_answered_and_what_is_neither_is_refused(page):

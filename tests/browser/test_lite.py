@@ -2,12 +2,10 @@
 
 import os
 import re
-import subprocess
-import sys
 
 import nbformat
 import pytest
-from driving import ARTIFACTS, ERRORS, PROMPTS, ROOT, Keys, menu, screenshot, summary, waited, watched
+from driving import ARTIFACTS, ERRORS, PROMPTS, ROOT, Keys, menu, screenshot, served, summary, waited, watched
 
 LITE = ROOT / "build" / "lite"
 pytestmark = pytest.mark.skipif(not (LITE / "lab" / "index.html").exists(), reason="build/lite is not there: make lite")
@@ -23,10 +21,8 @@ if not os.environ.get("EVERYBYTE_BROWSER"):
 @pytest.fixture
 def address():
     """The folder over http, on loopback; at a port of its own, so that no notebook of another test is opened again."""
-    command = [sys.executable, "-u", "-m", "http.server", "--bind", "127.0.0.1", "-d", str(LITE), "0"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as server:
-        yield re.search(r"http://[\d.]+:\d+", server.stdout.readline())[0]
-        server.terminate()
+    with served(LITE) as address:
+        yield address
 
 
 @pytest.fixture
