@@ -92,6 +92,20 @@ def test_a_gpu_by_its_size(capsys):
         assert words in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("written", "value", "fits"), [(["--batch", "64"], 64, False), (["--batch=8"], 8, True), (["--bat", "2"], 2, True)]
+)
+def test_a_batch_that_is_written_is_answered(capsys, written, value, fits):
+    asked = ["fit", "gpt2", "--gpu", "rtx-4090", "--precision", "bf16-mixed"]
+    assert "as asked" not in said(capsys, *asked) and "asked" not in json.loads(said(capsys, *asked, "--json"))
+    assert main([*asked, *written]) == (0 if fits else 1)
+    assert capsys.readouterr().out.endswith(f"\nbatch {value}, as asked, {'fits' if fits else 'does not fit'}\n")
+    assert main([*asked, *written, "--json"]) == (0 if fits else 1)
+    found = json.loads(capsys.readouterr().out)
+    assert found["fits"] and found["asked"] == {"value": value, "fits": fits}
+    assert "as asked" not in said(capsys, *asked, "--vary", "sequence", "--batch", "1")
+
+
 @pytest.mark.parametrize("command", ["budget", "dry-run"])
 def test_a_witness_as_a_table(capsys, command):
     found = json.loads(said(capsys, command, *SMALL, "--json"))

@@ -1,7 +1,7 @@
 """What fits a GPU: the largest batch or sequence, or the fewest GPUs, by the budget that predicts the step."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import lcm
 
@@ -57,11 +57,22 @@ class Fit(Shown):
     failed: Reserved | None = None
     again: int | None = None
     expandable: "Fit | None" = None
+    _steps: "_Steps" = field(default=None, kw_only=True)  # type: ignore[assignment]
 
     @property
     def fits(self) -> bool:
         """Whether anything fits: by its peak, and by the allocator where it is simulated."""
         return self.value is not None
+
+    def takes(self, value: int) -> bool:
+        """Whether the step with another value of `vary` fits too: by its peak, and by the allocator where it is simulated.
+
+        Raises:
+            ValueError: a value that `vary` cannot have, or that the model does not take.
+        """
+        steps = self._steps
+        runs = self.headroom.fragmentation is not None or not steps.ends(value, self.configuration)
+        return runs and steps.at(value).peak <= steps.usable(value)
 
     @property
     def peak(self) -> int:
@@ -331,7 +342,7 @@ def _found(steps, configuration):
     setup = steps.setup if steps.lettered else steps.setup.replace(**{steps.vary: shown})
     return Fit(
         getattr(steps.model, "described", steps.model), setup, steps.gpu, steps.vary, steps.headroom, steps.usable(shown), value, steps.at(shown),
-        None if after is None else steps.at(after), configuration, reserved, failed, again,
+        None if after is None else steps.at(after), configuration, reserved, failed, again, _steps=steps,
     )  # fmt: skip
 
 
@@ -473,10 +484,10 @@ _PADDED = 64
 def _check_derived(derivation, setup):
     """A derivation is of one setup."""
     same, asked = derivation.setup.replace(batch=setup.batch, sequence=setup.sequence), setup.as_dict()
-    for field, value in same.as_dict().items():
-        if value != asked[field]:
+    for name, value in same.as_dict().items():
+        if value != asked[name]:
             raise ValueError(
-                f"fit.setup: {field} {asked[field]!r}, but {derivation.name} was derived with {value!r}; allowed: the "
+                f"fit.setup: {name} {asked[name]!r}, but {derivation.name} was derived with {value!r}; allowed: the "
                 "setup that it was derived with, or another derivation"
             )
 

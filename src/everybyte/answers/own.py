@@ -32,7 +32,8 @@ def fit(
     """The largest batch or sequence, or the fewest gpus, with which a step fits a GPU.
 
     The value found fits, and the next does not, by the same budget with tensors rounded up to 512 bytes; and no value
-    beyond it fits either (of gpus, none below it that was looked at). The setup's own `vary` is not read. PyTorch's allocator
+    beyond it fits either (of gpus, none below it that was looked at). The setup's own `vary` is not read:
+    `Fit.takes` says whether it fits. PyTorch's allocator
     is simulated, from the first weight on, in the memory that context and others leave, and does not run out at the value
     found: with PyTorch's defaults, and as `Fit.expandable` with expandable segments, unless the reader says a configuration. Of a model
     of one's own a dry run counts each step that is simulated, some ten in all, in seconds each.

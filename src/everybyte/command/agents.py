@@ -141,7 +141,8 @@ def _read(tool, arguments):
 def _options(tool, arguments):
     """A context with the command's options, as its parser would have read them."""
     usual = {name: action.default for name, action in _actions(tool).items() if name != "help"}
-    options = argparse.Namespace(**usual | {"command": tool, "json": True, "script": []} | _read(tool, arguments))
+    asked = {"command": tool, "json": True, "script": [], "words": {f"--{name}" for name in arguments}}
+    options = argparse.Namespace(**usual | asked | _read(tool, arguments))
     with tempfile.TemporaryDirectory(prefix="everybyte-mcp-") as folder:
         for option, (name, _) in _CONTENTS.items():
             if name in arguments:

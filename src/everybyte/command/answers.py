@@ -131,14 +131,26 @@ def fit(options):
     subject, setup, batch = given.subject(options)
     sizes = given.sizes(options)
     found = eb.fit(subject, setup, card, options.vary, headroom, batch=batch, configuration=options.conf, **sizes)
+    asked, line = _asked(found, options, setup)
     if not options.plan:
-        return _said(found, yes=found.fits)
+        return found.as_dict() | asked, f"{found}{line}", 0 if asked.get("asked", {"fits": found.fits})["fits"] else 1
     switches = eb.plan(subject, setup, card, headroom, batch, options.conf or "")
     rungs = [switches.asked, *switches.ladder()]
     if switches.best and switches.best not in rungs:
         rungs.append(switches.best)  # in another precision
-    said = found.as_dict() | {"plan": switches.as_dict()}
-    return said, f"{found}\n\n{switches.show(rungs)}", 0 if switches.best else 1
+    said = found.as_dict() | asked | {"plan": switches.as_dict()}
+    return said, f"{found}{line}\n\n{switches.show(rungs)}", 0 if switches.best else 1
+
+
+def _asked(found, options, setup):
+    """(what JSON holds, and the line) of a value of what varies that was written: it is answered, not passed over."""
+    written = (word for word in options.words if len(word) > 2)
+    if not any(f"--{options.vary}".startswith(word) for word in written):  # argparse takes a beginning
+        return {}, ""
+    value = getattr(setup, options.vary)
+    takes = found.takes(value)
+    said = {"asked": {"value": value, "fits": takes}}
+    return said, f"\n{options.vary} {value:,}, as asked, {'fits' if takes else 'does not fit'}"
 
 
 def epoch(options):

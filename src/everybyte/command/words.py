@@ -71,6 +71,7 @@ def read(arguments: Sequence[str]) -> argparse.Namespace:
             f"{checks.shown(first)} before the command; allowed: --help, --version; a command's own options stand after it"
         )
     options, unknown = whole.parse_known_args(arguments)
+    options.words = {word.partition("=")[0] for word in arguments}
     if options.command in SCRIPTED:
         options.script = script
     if unknown:
