@@ -24,12 +24,15 @@ class Made(NamedTuple):
 
     Attributes:
         units: bytes of each tensor of what FSDP divides together: the embeddings, each block, what comes last. tied: bytes of the head
-            that is made and given up for the embedding; 0 without. becomes: `shares` of each unit, `flat` copies of all, each `narrow`;
+            that is made and given up for the embedding; 0 without. mask: (after how many of a block's tensors its causal mask is made,
+            its bytes); None without. narrow: whether all become 16 bits first. becomes: `shares` of each unit, `flat` copies of all, or
             `themselves`.
     """
 
     units: list[list[int]]
     tied: int
+    mask: tuple[int, int] | None
+    narrow: bool
     becomes: str
 
 
@@ -42,18 +45,11 @@ def made(model, setup) -> Made | None:
         [4 * w.numbers for w in standing for _ in range(w.count) if (w.group if w.group in ENDS else "") == group]
         for group in (ENDS[0], "", ENDS[1])
     )
-    becomes = (
-        "shares"
-        if setup.fsdp
-        else "flat"
-        if setup.sharding == "zero1"
-        else "themselves"
-        if setup.base_dtype == "fp32"
-        else "narrow"
-    )
-    return Made(
-        [first, *[block] * model.layers, last], 4 * model.vocabulary * model.width if model.tied else 0, becomes
-    )
+    before = sum(w.count for w in standing if w.name.startswith(("norm1.", "attention.")))
+    mask = (before, 4 * model.positions**2) if model.family == "gpt" and setup.attention == "eager" else None
+    becomes = "shares" if setup.fsdp else "flat" if setup.sharding == "zero1" else "themselves"
+    units = [first, *[block] * model.layers, last]
+    return Made(units, 4 * model.vocabulary * model.width * model.tied, mask, setup.base_dtype != "fp32", becomes)
 
 
 class Asked(NamedTuple):
@@ -145,6 +141,19 @@ def _found(step):
     return found
 
 
+def _sharded(units, stay, becomes):
+    """The requests by which units of whole weights become what stays of them."""
+    every = [request for unit in units for request in unit]
+    if becomes == "flat":
+        return [*stay[:2], *(Request(request.key, 0) for request in every), *stay[2:]]  # weights and gradients; a copy
+    ends, last = len(units[0]), len(every) - len(units[-1])
+    shares, out = [*stay[ends:last], *stay[:ends], *stay[last : len(every)]], []
+    for unit in (*units[1:-1], [*units[0], *units[-1]]):  # the root comes last
+        out += [*shares[: len(unit)], *(Request(request.key, 0) for request in unit)]
+        shares = shares[len(unit) :]
+    return [*out, *stay[len(every) :]]
+
+
 class _Asking:
     def __init__(self, course, values):
         self.reading = course.at(values)
@@ -174,34 +183,37 @@ class _Asking:
 
     def beginning(self, pieces, whole):
         """The weights, made and then as they stay, and what else stands before the first step."""
-        stay, out = [], []
-        self.take(pieces, stay)
+        stay: list[Request] = []
+        masks: list[Request] = []
+        masked = [piece for piece in pieces if whole and whole.mask and piece.part == "buffers"]
+        self.take([piece for piece in pieces if piece not in masked], stay)
+        self.take(masked, masks)
         if whole is None:
             return stay
-        numbers = count(-len(stay) - 3, -1)
-        units = [[Request(next(numbers), size) for size in unit] for unit in whole.units]
-        every = [request for unit in units for request in unit]
-        tied = [Request(next(numbers), whole.tied)] * bool(whole.tied)
-        tied += [Request(request.key, 0) for request in tied]
-        if whole.becomes == "themselves":
-            return [*stay[: len(every)], *tied, *stay[len(every) :]]
-        out = [*every, *tied]
-        if whole.becomes == "narrow":
-            for before, after in zip(every, stay, strict=False):
-                out += [after, Request(before.key, 0)]
-            return [*out, *stay[len(every) :]]
-        if whole.becomes == "flat":
-            return [*out, *stay, *(Request(request.key, 0) for request in every)]
-        ends = len(units[0])
-        shares = [
-            *stay[ends : len(every) - len(units[-1])],
-            *stay[:ends],
-            *stay[len(every) - len(units[-1]) : len(every)],
-        ]
-        for unit in (*units[1:-1], [*units[0], *units[-1]]):  # the root comes last
-            out += [*shares[: len(unit)], *(Request(request.key, 0) for request in unit)]
-            shares = shares[len(unit) :]
-        return [*out, *stay[len(every) :]]
+        numbers = count(-len(stay) - len(masks) - 3, -1)
+        left = iter(stay if whole.becomes == "themselves" else [])
+        out, narrowed, units = [], [], []
+
+        def make(size, stays):
+            out.append(stays if stays and not whole.narrow else Request(next(numbers), size))
+            if not whole.narrow:
+                return out[-1]
+            narrowed.extend([stays or Request(next(numbers), size // 2), Request(out[-1].key, 0)])
+            return narrowed[-2]
+
+        for number, unit in enumerate(whole.units):
+            units.append([])
+            for place, size in enumerate(unit, 1):
+                units[-1].append(make(size, next(left, None)))
+                if masks and whole.mask[0] == place and 0 < number < len(whole.units) - 1:
+                    ones = Request(next(numbers), whole.mask[1])
+                    out.append(ones)
+                    make(whole.mask[1], masks.pop(0))
+                    out.append(Request(ones.key, 0))
+        if whole.tied:
+            head = Request(next(numbers), whole.tied)
+            out += [head, Request(head.key, 0)]
+        return [*out, *narrowed, *(left if whole.becomes == "themselves" else _sharded(units, stay, whole.becomes))]
 
     def take(self, pieces, out, turns=None, stream=0):
         """Ask for the tensors of some pieces; of those that stand for as many blocks, block after block."""
