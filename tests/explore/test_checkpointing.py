@@ -40,6 +40,31 @@ def test_the_step_is_the_budget_s(setup):
         assert course.left == budget.parts_at("after_forward")["activations"]
 
 
+@pytest.mark.parametrize("layers", [8, 15])
+def test_every_segment_of_a_llama_is_the_budget_s(layers):
+    """Of eight blocks, and of a number that few segments divide."""
+    llama = eb.model("llama-3.2-1b", code="reference").replace(layers=layers)
+    step = eb.Setup(batch=2, sequence=64, precision="bf16", checkpointing="full")
+    explorer = explore.checkpointing(llama, step)
+    for place, way in enumerate(explorer._controls["checkpointing"].options):
+        name, _, every = way.partition(" ")
+        setup = (
+            step.replace(checkpointing="every-k", checkpoint_every=int(every))
+            if every
+            else step.replace(checkpointing=name)
+        )
+        course, budget = (
+            explorer.kind.compute(explorer.values(explorer.state | {"checkpointing": place})),
+            eb.budget(llama, setup),
+        )
+        assert (course.operations, course.timeline()) == (budget.operations, budget.timeline()), way
+
+
+def test_a_model_whose_code_has_no_segments_is_refused():
+    with pytest.raises(ValueError, match=r"^explore.checkpointing: Setup.checkpointing: 'selective' with llama-3.2-1b"):
+        explore.checkpointing(eb.model("llama-3.2-1b"))
+
+
 def test_every_segment_reads_alike_in_the_browser(node):
     explorer = explore.checkpointing(GPT2, eb.Setup(batch=2, sequence=64, precision="bf16-mixed"))
     options = range(len(explorer._controls["checkpointing"].options))

@@ -206,6 +206,8 @@ def checkpointing(model: Model | None = None, setup: Setup | None = None) -> Exp
     layers = {values["layers"] for values in controls[0].options.values()}
     options = {"none": WITHOUT, "selective": WITHOUT | {"selective": 1}, "full": WITHOUT | {"segmented": 1}}
     options |= {f"every {k}": WITHOUT | {"segmented": 1, "segment": k} for k in range(2, max(layers) + 1)}
+    if why := not_derived(deepest[0], Setup(checkpointing="selective").of(deepest[0].own)):
+        raise ValueError(f"explore.checkpointing: {why}")
     start = "full"
     if setup and setup.segment != 1:
         start = {"every-k": f"every {setup.segment}"}.get(setup.checkpointing, setup.checkpointing)
@@ -218,14 +220,13 @@ def _checkpointed(models, layers, own) -> tuple[tuple, dict]:
     """Cases of a checkpointed step, by number of full segments, blocks of a segment, and blocks left over: 0, 1, or 2 for more."""
     none = dict.fromkeys(("few", "wide", "rest"), {0: {}})
     by, found = cases(models, *BY, **own, selective={0: {}, 1: {"checkpointing": "selective"}}, **none)
-    plans = {}
+    plans = {}  # in order
     for depth in sorted(layers):
         for segment in range(1, depth + 1):
             full = -(-depth // segment) - 1
-            size = segment, full, depth - full * segment
-            plan = tuple(min(n, 2) for n in size)
-            plans[plan] = max(plans.get(plan, (0, 0, 0)), tuple(min(n, 5) for n in size))
-    for (wide, few, rest), (segment, full, left) in plans.items():
+            plans[tuple(min(n, 2) for n in (segment, full, depth - full * segment))] = True
+    for wide, few, rest in plans:
+        segment, full, left = (n if n < 2 else 5 for n in (wide, few, rest))  # five are enough to see what repeats
         deep = [model.replace(layers=full * segment + left) for model in models]
         setup = {"checkpointing": "every-k", "checkpoint_every": segment} if segment > 1 else {"checkpointing": "full"}
         rows: dict[str, dict] = {"few": {few: setup}, "wide": {wide: {}}, "rest": {rest: {}}}
