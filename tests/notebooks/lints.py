@@ -45,6 +45,9 @@ PICTURES = 4  # of a chapter, at least
 #: Chapters whose matter is rows: the interview's cards and the articles' claims.
 ROWS = ("46", "47")
 SENTENCE = 40  # words, at most
+LONGEST = 45  # minutes of a chapter, at most, in sight and without exercises
+#: Words that a reader of a technical text takes in a minute, and the seconds that the rest of a page takes.
+PACE, SECONDS = 150, {"line": 4, "formula": 20, "picture": 40, "table": 45, "guess": 60, "explorer": 240}
 _ANSWERED = re.compile(r"Prediction (\S+)\. No guess was made\. The answer is")
 #: Turns of phrase that readers stumbled over, and what the field says.
 BANNED = {
@@ -308,6 +311,44 @@ def pictures(notebook: NotebookNode) -> list[str]:
         kinds = [kind for output in cell.get("outputs", []) for kind in output.get("data", {})]
         count += len([kind for kind in kinds if kind.startswith("image/")])
     return [] if count >= PICTURES else [f"{count} pictures in sight; a chapter has {PICTURES} and more"]
+
+
+def reading(notebook: NotebookNode) -> float:
+    """Minutes of what is in sight, without the exercises: words, lines of code, what they print, two guesses, the explorer."""
+    exercises, words, counts = False, 0, dict.fromkeys(SECONDS, 0)
+    for cell in in_sight(notebook):
+        if cell.cell_type == "markdown":
+            text = re.sub(r"<details>.*?</details>|\]\([^)]*\)", "", cell.source, flags=re.S)
+            for part in re.split(r"^(?=## )", text, flags=re.M):
+                exercises = part.startswith("## Exercises") or (exercises and not part.startswith("## "))
+                words += 0 if exercises else len(part.split())
+                counts["explorer"] += part.startswith("## Explorer")
+                counts["picture"] += len(PICTURE.findall(part))
+        elif not exercises:
+            counts["line"] += 0 if "hide-input" in cell.metadata.get("tags", []) else len(cell.source.splitlines())
+            counts["guess"] += cell.source.count("predict(")
+            for data in (output.get("data", {}) for output in cell.outputs):
+                counts["formula"] += "text/latex" in data
+                counts["picture"] += any(kind.startswith("image/") for kind in data)
+                counts["table"] += data.get("text/html", "").count("<table")
+    return words / PACE + sum(SECONDS[what] * n for what, n in counts.items()) / 60
+
+
+def minutes(notebook: NotebookNode) -> list[str]:
+    """A chapter says how long its reading takes, to five minutes, as `reading` counts it."""
+    said = re.search(r"^\*(\d+) minutes\b", "\n".join(prose(notebook)), re.M)
+    needs = reading(notebook)
+    due = 5 * round(needs / 5)
+    faults = (
+        [] if said and int(said[1]) == due else [f"says {said and said[1]} minutes; its pages take {needs:.0f}: {due}"]
+    )
+    return faults + ([] if needs <= LONGEST else [f"takes {needs:.0f} minutes; allowed: {LONGEST}"])
+
+
+def seen(notebook: NotebookNode) -> list[str]:
+    """Who tried the explorer can look up what was to be seen."""
+    there = "<summary>What you should have seen</summary>" in section(notebook, "Explorer")
+    return [] if there else ['no fold "What you should have seen" under "Explorer"']
 
 
 def asked(notebook: NotebookNode) -> list[str]:

@@ -31,7 +31,8 @@ def right():
         cells.append(new_code_cell("x = 1\nx + 1", outputs=[new_output("execute_result", {"text/plain": "2"})]))
     cells[2].source += "\n\n[before](a.ipynb) [after](c.ipynb) [there](#You-can-now)"
     cells[-2].source += "\n\n[after](c.ipynb)"
-    cells[2].source += " [asked](https://example.org/thread)"
+    cells[2].source += " [asked](https://example.org/thread)\n\n*15 minutes. Read before: nothing.*"
+    cells[8].source += "\n\n<details><summary>What you should have seen</summary>\n\nTwo.\n\n</details>"
     cells.append(new_code_cell("picture()\npicture()", outputs=[picture(ALT)] * 4))
     notebook = new_notebook(cells=cells)
     for number, cell in enumerate(lints.code_cells(notebook), 1):
@@ -49,7 +50,7 @@ def order(path="notebooks/b.ipynb"):
 
 
 def test_no_lint_faults_a_right_notebook(tmp_path):
-    for lint in (*lints.EVERYWHERE, *lints.IN_CHAPTERS, *lints.IN_SIGHT):
+    for lint in (*lints.EVERYWHERE, *lints.IN_CHAPTERS, *lints.IN_SIGHT, lints.minutes, lints.seen):
         assert lint(right()) == [], lint.__name__
     for name in ("a.ipynb", "c.ipynb"):
         (tmp_path / name).touch()
@@ -149,6 +150,10 @@ BROKEN = {
     "a table too many": (lints.tables, output(3, new_output("execute_result", {"text/html": "<table></table>" * 9}))),
     "three pictures": (lints.pictures, output(-1, *[picture(ALT)] * 3)),
     "a question that nobody asked": (lints.asked, source(2, "https://", "")),
+    "other minutes than it takes": (lints.minutes, source(2, "*15 minutes", "*20 minutes")),
+    "no minutes": (lints.minutes, source(2, "*15 minutes", "*minutes")),
+    "an hour": (lints.minutes, markdown("word " * 150 * 45)),
+    "nothing to be seen": (lints.seen, source(8, "<summary>", "")),
     "an answer that is not computed": (lints.asked, lambda n: n.cells.pop(-4)),
 }
 
@@ -171,6 +176,17 @@ def test_a_term_stands_after_its_definition(monkeypatch, slug, text, said):
     monkeypatch.setattr(lints, "terms", lambda: {"tied head": tied})
     notebook = new_notebook(cells=[new_markdown_cell(part) for part in text.split("\n")])
     assert lints.reading_order(notebook, slug, ["00_b", "11_a", "12_c"]) == said
+
+
+def test_reading_takes_what_is_in_sight_and_no_exercise():
+    notebook, pace = right(), lints.SECONDS
+    before = lints.reading(notebook)
+    notebook.cells.insert(13, new_markdown_cell("word " * 300))
+    assert notebook.cells[12].source.startswith("## Exercises") and lints.reading(notebook) == before
+    notebook.cells.insert(4, new_code_cell("predict('P1', ...)\n1", outputs=[picture(ALT)]))
+    assert lints.reading(notebook) - before == pytest.approx((2 * pace["line"] + pace["guess"] + pace["picture"]) / 60)
+    notebook.cells[4].metadata["tags"] = ["hide-input"]
+    assert lints.reading(notebook) - before == pytest.approx((pace["guess"] + pace["picture"]) / 60)
 
 
 def test_what_is_folded_is_not_in_sight():

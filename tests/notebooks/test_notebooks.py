@@ -62,6 +62,21 @@ def test_no_term_stands_before_its_definition(path):
     assert lints.reading_order(read(ROOT / path), Path(path).stem, order) == []
 
 
+@pytest.mark.parametrize("path", [p for p in CHAPTERS if "46_" not in p])  # its explorer is the room where one is asked
+def test_what_the_explorer_shows_can_be_looked_up(path):
+    assert lints.seen(read(ROOT / path)) == []
+
+
+@pytest.mark.parametrize("path", [p for p in WRITTEN if not lints.is_lab(p)])
+def test_a_chapter_says_how_long_it_takes(path):
+    assert lints.minutes(read(ROOT / path)) == []
+
+
+def test_the_two_chapters_of_someone_in_a_hurry_take_three_quarters_of_an_hour():
+    first = [read(ROOT / p) for p in WRITTEN if not lints.is_lab(p)][:2]
+    assert sum(map(lints.reading, first)) < 45
+
+
 def test_the_first_chapter_is_short():
     (first,) = (path for path in WRITTEN if Path(path).name.startswith("00"))
     assert lints.short(read(ROOT / first)) == []
