@@ -54,6 +54,8 @@ def speed():
     rows = [("import everybyte", fresh("import everybyte"), "0.5 s")]
     first = "import everybyte as eb; eb.budget(eb.model('gpt2'), eb.Setup())"
     rows.append(("import, and a first budget", fresh(first), "0.3 s"))
+    people = "import everybyte as eb; eb.budget(eb.model('llama-3.2-1b'), eb.Setup(precision='bf16'))"
+    rows.append(("import, and a first budget of Hugging Face's code", fresh(people), "0.5 s"))
     rows.append(("a budget after the first", seconds(lambda: eb.budget(xl, setup), 200), "0.001 s"))
     planned = "eb.plan(eb.model('gpt2-xl'), eb.Setup(), eb.gpu('rtx-4090'))"
     rows.append(("import, and a first plan", fresh(f"import everybyte as eb; {planned}"), "1 s"))

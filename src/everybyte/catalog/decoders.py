@@ -44,6 +44,11 @@ def optimized(model: Model, weights: list) -> list:
     return sorted(weights, key=place)
 
 
+def _within(value, allowed):
+    """Whether a value is allowed. A range looks at all of its numbers for one that is no plain int, as a tape's sizes are."""
+    return allowed.start <= value < allowed.stop if isinstance(allowed, range) else value in allowed
+
+
 def decoder(model: Model) -> str:
     """transformers' `model_type` of the decoder that a model is.
 
@@ -51,7 +56,7 @@ def decoder(model: Model) -> str:
         ValueError: where it is none of the derived decoders; the message names the field that differs from the nearest one.
     """
     apart = {
-        name: [field for field, allowed in wanted.items() if getattr(model, field) not in allowed]
+        name: [field for field, allowed in wanted.items() if not _within(getattr(model, field), allowed)]
         for name, wanted in DECODERS.items()
     }
     nearest = min(apart, key=lambda name: len(apart[name]))
