@@ -21,6 +21,7 @@ from everybyte.explore.peaks import (
     CUTS,
     DROPOUTS,
     MODELS,
+    OF_GPTS,
     PRECISIONS_SAID,
     RANKS,
     SHARING,
@@ -80,6 +81,16 @@ def _sharding(label, several, chance):
     return chance.choice(list(gpts())), Setup(gpus=many, sharding="zero3", precision=precision, **_step(chance, 7))
 
 
+def _sharding_llamas(label, several, chance):
+    many = 2 ** chance.randint(1, 12) if label == SHARING[1] else 1
+    setup = Setup(
+        gpus=many, sharding="zero3", precision=chance.choice(["fp32", "bf16-mixed", "bf16"]), batch=2 ** chance.randint(0, 4),
+        sequence=2 ** chance.randint(7, 14), attention=chance.choice(["flash", "eager"]), optimizer=chance.choice(COMMON_OPTIMIZERS),
+        optimizer_impl=chance.choice(list(OPTIMIZER_IMPLS)),
+    )  # fmt: skip
+    return chance.choice(said("sharding")["models"]), setup
+
+
 def _batches(label, several, chance):
     cut = next(n for n, named in CUTS.items() if named == label)
     loss, whole = chance.choice(["plain", "chunked"]), cut * 2 ** chance.randint(0, 8 - cut.bit_length() + 1)
@@ -102,7 +113,8 @@ def _adapters(label, several, chance):
 EXPLORERS = {
     "planning": (SWITCHES, _planning, (0, 1)),
     "precision": (PRECISIONS_SAID, _precision, (0,)),
-    "sharding": (SHARING, _sharding, (0,)),
+    "sharding": (SHARING, _sharding_llamas, (0,)),
+    OF_GPTS: (SHARING, _sharding, (0,)),
     "batches": (CUTS.values(), _batches, (0,)),
     "adapters": (WAYS, _adapters, (0,)),
 }

@@ -4,6 +4,7 @@ import doctest
 
 import pytest
 
+import everybyte as eb
 from everybyte.draw import flows
 
 
@@ -48,19 +49,45 @@ def test_no_stream_does_two_things_at_once_and_nothing_before_its_weights(forwar
     for stream in flows.STREAMS:
         mine = [turn for turn in turns if turn.stream == stream]
         assert all(a.end <= b.start for a, b in zip(mine, mine[1:], strict=False))
-    arrived = {turn.block: turn.end for turn in turns[:-1] if turn.kind == "weights" and turn.start < turns[-1].start}
-    for turn in (t for t in turns if t.kind == "backward"):
-        assert turn.start >= arrived[turn.block] or turn.block == 5
+    fetched = [turn for turn in turns if turn.kind == "weights"]
+    used = [turn for turn in turns if turn.kind in ("forward", "backward")]
+    for before, after in zip(fetched, used, strict=True):  # in one order, each for the work that follows it
+        assert (before.block, before.end <= after.start) == (after.block, True)
     down = [turn for turn in turns if turn.kind == "gradients"]
     assert len(down) == 6 and turns[-1].start == down[-1].end
 
 
+@pytest.mark.parametrize("layers", (2, 5))
+def test_as_many_blocks_are_fetched_as_the_dry_run_and_the_formula_count(layers):
+    model = eb.model("llama-3.2-1b", code="reference").replace(
+        layers=layers, width=64, heads=4, kv_heads=2, head_width=16, ffn_width=160, vocabulary=512
+    )
+    setup = eb.Setup(
+        precision="bf16-mixed", batch=1, sequence=16, checkpointing="full", sharding="zero3", offload="cpu"
+    )
+    longer = eb.formula("fsdp.to_gpu").at(model.replace(layers=layers + 1), setup)
+    moved = eb.formula("fsdp.to_gpu").at(model, setup)
+    block, fetches = 4 * (model.replace(layers=layers + 1).parameters - model.parameters), 2 * layers
+    root = 4 * model.parameters - layers * block
+    assert (moved - root, longer - moved) == (fetches * block, 2 * block)
+    went_up = [a for a in eb.dry_run(model, setup).allocations if a.operation == "clone" and a.part == "communication"]
+    assert sum(a.bytes for a in went_up if not a.host) == moved
+    turns = flows.offloaded(layers, 1.0, 1.0, 1.0, 3.0)
+    assert sum(turn.kind == "weights" for turn in turns) == fetches
+
+
+def test_the_last_block_comes_again_after_its_own_forward():
+    turns = [t for t in flows.offloaded(3, 1.0, 5.0, 1.0, 0.0) if t.block == 2 and t.kind != "gradients"]
+    assert [turn.kind for turn in turns] == ["weights", "forward", "weights", "backward"]
+    assert all(a.end <= b.start for a, b in zip(turns, turns[1:], strict=False))
+
+
 def test_much_work_hides_the_bus_and_little_waits_for_it():
     slow, quick = (flows.offloaded(8, 1.0, forward, 1.0, 0.0) for forward in (0.01, 10.0))
-    assert flows.waits(slow) > 14  # 15 fetches
-    assert flows.waits(quick) == pytest.approx(2.0)  # the first fetch and the last gradient
+    assert flows.waits(slow) > 15  # 16 fetches
+    assert flows.waits(quick) == pytest.approx(3.0)  # the first fetch, the last block's again, the last gradient
 
 
 def test_streams_says_how_long_the_gpu_waits():
     alt = flows.streams({"a batch": flows.offloaded(2, 1.0, 1.0, 1.0, 3.0)}, "two blocks").alt
-    assert "11.00 s; the GPU waits 45% of it, of which 3.00 s for the host's update" in alt
+    assert "12.00 s; the GPU waits 50% of it, of which 3.00 s for the host's update" in alt

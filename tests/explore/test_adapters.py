@@ -49,6 +49,23 @@ def test_the_presets_are_what_they_are_called(preset, said):
     assert said in explorer.describe(explorer.state | explorer.presets[preset])
 
 
+@pytest.mark.parametrize("way", ("full fine-tuning, bf16", "QLoRA"))
+def test_it_opens_on_llama_3_2_1b(way):
+    model = eb.model("llama-3.2-1b", code="reference")
+    explorer = explore.adapters(model)
+    assert explorer.describe().startswith("llama-3.2-1b, QLoRA, ")
+    budget = eb.budget(model, setup_of(way, again="full", batch=1, sequence=2048))
+    where, parts = explorer.kind.highest(explorer.values(states(explorer, way=way, batch="1", sequence="2,048")))
+    assert (where, {p: x for p, x in parts.items() if x}) == (
+        budget.peak_at,
+        {p: x for p, x in budget.parts.items() if x},
+    )
+
+
 def test_what_it_does_not_cover_is_refused():
     with pytest.raises(ValueError, match=r"adapters\.model: 'gpt2' .* allowed: llama-3\.1-8b"):
         explore.adapters(eb.model("gpt2"))
+    with pytest.raises(ValueError, match=r"adapters\.model: llama-3\.1-8b in the code of 'transformers'; allowed: "):
+        explore.adapters(eb.model("llama-3.1-8b"))
+    with pytest.raises(ValueError, match=r"adapters\.model: llama-3\.1-8b with fields of its own; allowed: "):
+        explore.adapters(eb.model("llama-3.1-8b", code="reference").replace(layers=4))

@@ -149,3 +149,18 @@ def test_a_state_that_a_slider_does_not_have_is_refused(value):
     explorer = explore.formats()
     with pytest.raises(ValueError, match=r"^explorer\.state\.magnitude: .*; allowed: -160\.0 to 130\.0$"):
         explorer.describe({**explorer.state, "magnitude": value})
+
+
+@pytest.mark.parametrize(
+    ("name", "model"),
+    [("precision", "gpt2"), ("batches", "gpt2-xl"), ("sharding", "llama-3.1-8b"), ("adapters", "llama-3.1-8b"), ("planning", "llama-3.1-8b")],
+)  # fmt: skip
+def test_another_code_s_model_is_not_shown_as_the_book_s(name, model):
+    """They have options for the catalog's models in the book's code: by its name alone another would be shown as that one."""
+    opened, known = getattr(explore, name), eb.model(model, code="reference")
+    assert model in opened(known).describe()
+    for other in (eb.model(model, code="transformers"), known.replace(layers=3)):
+        with pytest.raises(
+            ValueError, match=rf"^{name}\.model: {model} (in the code of 'transformers'|with fields of its own); "
+        ):
+            opened(other)

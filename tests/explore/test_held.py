@@ -53,17 +53,17 @@ def test_a_pinned_state_is_compared_with_until_it_is_let_go(node):
 
 
 def test_every_explorer_opens_on_the_readers_run(node):
-    step, sharding = explore.step(), explore.sharding()
+    step, precision = explore.step(), explore.precision()
     mine = {"c_model": index(step, "model", "gpt2-xl"), "c_batch": index(step, "batch", "4")}
-    there = {"model": index(sharding, "model", "gpt2-xl"), "batch": index(sharding, "batch", "4")}
+    there = {"model": index(precision, "model", "gpt2-xl"), "batch": index(precision, "batch", "4")}
     keeps = [mine, {"press": KEEPS}]
     [kept, opening] = opened(
-        node, (step, keeps), (sharding, [{"preset": 0}, {"press": "go to my run"}, {"press": FORGETS}])
+        node, (step, keeps), (precision, [{"preset": 0}, {"press": "go to my run"}, {"press": FORGETS}])
     )
     assert KEEPS in kept[1]["buttons"] and FORGETS in kept[2]["buttons"] and "go to my run" not in kept[2]["buttons"]
     first, reset, again, forgotten = opening
-    assert first["sentence"].startswith("Your run: ") and first["state"] == sharding.state | first["state"] | there
-    assert reset["state"] == sharding.state and "go to my run" in reset["buttons"]
+    assert first["sentence"].startswith("Your run: ") and first["state"] == precision.state | first["state"] | there
+    assert reset["state"] == precision.state and "go to my run" in reset["buttons"]
     assert again["state"] == first["state"] and again["sentence"].startswith("Your run: ")
     assert KEEPS in forgotten["buttons"] and "go to my run" not in forgotten["buttons"]
 

@@ -53,8 +53,8 @@ def test_the_bytes_are_served_as_eb_serve_says(name):
 @pytest.mark.parametrize(
     ("preset", "said"),
     [
-        ("the prefill is full", "78.17 GiB in all. 99.7 % of"),
-        ("the same in pages", "78.06 GiB in all. 99.6 % of"),
+        ("Llama 3.1 8B, the prefill is full", "77.86 GiB in all. 99.3 % of"),
+        ("Llama 3.1 8B in pages", "77.96 GiB in all. 99.5 % of"),
         ("a card of 24 GB", "are left."),
         ("128 thousand tokens", "is not in it. The largest moment is in decode, at 'values joined'."),
         ("Llama 3.1 70B, 16 bits", "are left."),
@@ -63,6 +63,16 @@ def test_the_bytes_are_served_as_eb_serve_says(name):
 def test_the_presets_are_what_they_are_called(preset, said):
     explorer = explore.serving()
     assert said in explorer.describe(explorer.state | explorer.presets[preset])
+
+
+def test_a_preset_that_is_not_about_a_model_leaves_it():
+    explorer = explore.serving(eb.model("llama-3.2-1b"))
+    found = {
+        name: explorer.describe(explorer.state | preset).split(",")[0] for name, preset in explorer.presets.items()
+    }
+    about = ("Llama 3.1 8B, the prefill is full", "Llama 3.1 8B in pages", "Llama 3.1 70B, 16 bits")
+    assert [found.pop(name) for name in about] == ["llama-3.1-8b", "llama-3.1-8b", "llama-3.1-70b"]
+    assert set(found.values()) == {"llama-3.2-1b"}
 
 
 def test_it_answers_at_once(node):

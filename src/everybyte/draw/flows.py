@@ -187,23 +187,25 @@ def offloaded(
 ) -> list[Turn]:
     """The tasks of one step whose weights, gradients and states live on the host, as FSDP orders them.
 
-    The GPU holds two blocks at a time: a block's weights come while the one before it works. Backward, by default twice forward's time,
-    fetches the weights again, but the last block's, which are still there. A block's gradients go down after its backward. The host
-    updates all weights after the last gradient has arrived. All times are of one block, in seconds, but `update`, which is of all.
+    The GPU holds two blocks at a time: a block's weights come while the one before it works. Every block is freed after its forward, and
+    backward, by default twice forward's time, fetches all of them again. The last block's come as backward begins: no block works beside
+    them. A block's gradients go down after its backward. The host updates all weights after the last gradient has arrived. All times are
+    of one block, in seconds, but `update`, which is of all.
 
     >>> offloaded(2, 1.0, 1.0, 1.0, 3.0)[-1].end
-    11.0
+    12.0
     """
     checks.whole("offloaded", "blocks", blocks, 2, 256)
     order = [("forward", i) for i in range(blocks)] + [("backward", i) for i in reversed(range(blocks))]
     turns, copied, sent, worked = [], 0.0, 0.0, [0.0, 0.0]  # when each stream is free; the ends of all work
     for kind, block in order:
-        ready = copied
-        if (kind, block) != ("backward", blocks - 1):
-            start = max(copied, worked[-2])
-            ready = copied = start + up
-            turns.append(Turn(STREAMS[0], "weights", block, start, copied))
-        begin = max(ready, worked[-1])
+        again = (
+            kind == "backward" and block == blocks - 1
+        )  # it is freed first, so its weights come after its own forward
+        start = max(copied, worked[-1 if again else -2])
+        copied = start + up
+        turns.append(Turn(STREAMS[0], "weights", block, start, copied))
+        begin = max(copied, worked[-1])
         worked.append(begin + (forward if kind == "forward" else 2 * forward if backward is None else backward))
         turns.append(Turn(STREAMS[1], kind, block, begin, worked[-1]))
         if kind == "backward":
@@ -217,7 +219,7 @@ def waits(turns: Sequence[Turn]) -> float:
     """Seconds of a step in which the GPU computes nothing.
 
     >>> waits(offloaded(2, 1.0, 1.0, 1.0, 3.0))
-    5.0
+    6.0
     """
     busy = sum(turn.end - turn.start for turn in turns if turn.stream == STREAMS[1])
     return max(turn.end for turn in turns) - busy

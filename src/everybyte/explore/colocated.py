@@ -8,10 +8,10 @@ from ..answers.alignment import Alignment, Rollout, align
 from ..answers.engines import Engine
 from ..answers.headroom import Headroom
 from ..ask.setup import Setup
+from ..catalog import Model, models
 from ..catalog import gpu as named
-from ..catalog import models
 from .beside import said
-from .controls import Choice, Slider, gpus_label, listed, looked_up
+from .controls import Choice, Slider, gpus_label, listed, looked_up, opens
 from .explorer import Explorer, told
 from .pictures import Printed, Stack
 
@@ -25,12 +25,12 @@ COUNTS, CARD = (8, 16, 32), "h100-80gb"
 SETUP = Setup(batch=4, sequence=4096, precision="bf16-mixed", checkpointing="full", gpus=8, sharding="zero3")
 
 
-def asked(name: str, gpus: int, way: str, utilization: float) -> Alignment:
+def asked(model: Model, gpus: int, way: str, utilization: float) -> Alignment:
     """The alignment whose timeline the bars are, of the same words as the controls."""
-    bucket = {"bucket": 4 * models("reference")[name].parameters} if way == "all at once" else {}
+    bucket = {"bucket": 4 * model.parameters} if way == "all at once" else {}
     ways: dict[str, Any] = {**WAYS[way], **bucket}
     rollout = Rollout(sequences=1, context=4096, engine=Engine(utilization=utilization), **ways)
-    return align("grpo", models("reference")[name], SETUP.replace(gpus=gpus), CARD, rollout=rollout)
+    return align("grpo", model, SETUP.replace(gpus=gpus), CARD, rollout=rollout)
 
 
 def _rows(found):
@@ -42,26 +42,27 @@ def _rows(found):
         yield {part: size for part, size in parts.items() if part != "cache"}, int("cache" in parts)
 
 
-def colocated() -> Explorer:
+@opens()
+def colocated(model: Model | None = None) -> Explorer:
     """Chapter 44: trainer and engine on the same GPUs, a bar for each phase; H100s, GRPO, ZeRO-3.
 
-    What stands beside the pages is `eb.align`'s timeline; pages follow from the engine's share.
+    What stands beside the pages is `eb.align`'s timeline; pages follow from the engine's share. The model, by default Llama 3.1 8B, is
+    one that `eb.align` answers for: a Llama in the book's code.
     """
     words = said("colocated")
-    every = {(m, n, w): asked(m, n, w, 0.9) for m in words["models"] for n in COUNTS for w in WAYS}
+    start = model or models("reference")[words["models"][0]]
+    known = {name: models("reference")[name] for name in words["models"]} | {start.name: start}
+    every = {(m, n, w): asked(of, n, w, 0.9) for m, of in known.items() for n in COUNTS for w in WAYS}
     parts = []
     for part, label in words["parts"]:
-        amounts = [
-            [[[r.get(part, 0) for r, _ in _rows(every[m, n, w])] for w in WAYS] for n in COUNTS]
-            for m in words["models"]
-        ]
+        amounts = [[[[r.get(part, 0) for r, _ in _rows(every[m, n, w])] for w in WAYS] for n in COUNTS] for m in known]
         parts.append((part, label, looked_up(label, ("model_no", "count_no", "way_no", "phase_no"), amounts)))
-    stands = [[flag for _, flag in _rows(every[words["models"][0], 8, w])] for w in WAYS]
-    pools = [_pool(every[m, 8, "weights first"]) for m in words["models"]]
+    stands = [[flag for _, flag in _rows(every[start.name, 8, w])] for w in WAYS]
+    pools = [_pool(every[m, 8, "weights first"]) for m in known]
     parts.insert(3, ("cache", "keys and values", _pages(pools, stands)))
     card = named(CARD)
     controls = [
-        listed("model", "model", words["models"], symbol="model_no"),
+        listed("model", "model", known, start.name, symbol="model_no"),
         Choice("gpus", "GPUs", {gpus_label(n): {"count_no": i} for i, n in enumerate(COUNTS)}, kind="slider"),
         listed("way", "the engine", WAYS, symbol="way_no"),
         Slider("percent", "its share (%)", 10, 95, 60, 1),

@@ -17,7 +17,7 @@ from ..ask.setup import Setup
 from ..catalog import Gpu, Model, gpus, models
 from ..common import checks
 from ..formulas import SYMBOLS, bindings
-from ..rules.formulas import GPT, refused
+from ..rules.formulas import DENSE, GPT, LLAMA, refused
 from .courses import PRECISIONS_OF_UPDATES, numbers_of
 from .pictures import Printed
 
@@ -292,6 +292,32 @@ def a_gpt(model: Model | None, usual: str = "gpt2") -> tuple[Model, Choice]:
         raise ValueError(unlike)
     known = gpts() | {start.name: start}
     return start, Choice("model", "model", {name: bindings(m, None) for name, m in known.items()}, start.name)
+
+
+def llamas() -> dict[str, Model]:
+    """The models of the catalog that the formulas of a dense Llama in the book's code hold for, by name."""
+    return {name: model for name, model in models("reference").items() if refused((*LLAMA, *DENSE), model) is None}
+
+
+def a_decoder(model: Model | None, usual: str) -> tuple[Model, Choice]:
+    """As `a_gpt`, the choice among dense Llamas of the book's code and GPTs.
+
+    Raises:
+        ValueError: where neither's formulas hold for `model`.
+    """
+    start = model or models("reference")[usual]
+    if unlike := refused((*LLAMA, *DENSE) if start.family == "llama" else GPT, start):
+        raise ValueError(unlike)
+    known = llamas() | gpts() | {start.name: start}
+    return start, Choice("model", "model", {name: bindings(m, None) for name, m in known.items()}, start.name)
+
+
+def of_catalog(owner: str, model: Model, known: Mapping[str, Model]) -> None:
+    """Raise ValueError unless `model` is one of `known`, in its fields and its code too."""
+    checks.one_of(owner, "model", model.name, known)
+    if known[model.name] != model:
+        code = f"in the code of {model.code!r}" if model.code != "reference" else "with fields of its own"
+        raise ValueError(f"{owner}.model: {model.name} {code}; allowed: as the catalog and the book's code have it")
 
 
 def one_step(setup: Setup | None, chosen: Setup, longest: int, dropouts=(0, 1)) -> list[Choice]:

@@ -12,7 +12,20 @@ from ..formulas.quantized import saved
 from ..formulas.symbols import A, B, D, F, H, L, S, c, mu, sigma
 from ..rules.formulas import COMPILED_LLAMA, refused
 from .beside import said
-from .controls import OF_STATES, Choice, Slider, a_gpt, asked, decided, gpus_label, opens, powers, shared, steps
+from .controls import (
+    OF_STATES,
+    Choice,
+    Slider,
+    a_decoder,
+    a_gpt,
+    asked,
+    decided,
+    gpus_label,
+    opens,
+    powers,
+    shared,
+    steps,
+)
 from .explorer import Explorer, told
 from .pictures import Lines, Ranges
 
@@ -113,13 +126,14 @@ def _seconds(what, amount, rate):
 
 @opens("batch", "sequence", "precision", "sharding", "checkpointing", "gpus", "offload", "optimizer", "optimizer_impl")
 def offloading(model: Model | None = None, setup: Setup | None = None, gpu: Gpu | None = None) -> Explorer:
-    """Chapter 26: the least time of transfers and of arithmetic in one batch of an offloaded GPT, over its sequences.
+    """Chapter 26: the least time of transfers and of arithmetic in one batch of an offloaded model, over its sequences.
 
     At the data sheets' rates, with both directions of the bus at once and products in bf16. FSDP's units are blocks, under ZeRO-2
-    or ZeRO-3 on 1 to 8 GPUs. Sequences have 1,024 tokens, attention is flash. The default is GPT-2 XL, mixed, on one GPU.
+    or ZeRO-3 on 1 to 8 GPUs. Sequences have 1,024 tokens, attention is flash. The model is a dense Llama or a GPT of the book's code;
+    the default is Llama 3.1 8B, mixed, every block checkpointed, on one GPU.
     """
-    _, choice = a_gpt(model, "gpt2-xl")
-    chosen = setup or Setup(precision="bf16-mixed", sharding="zero3")
+    _, choice = a_decoder(model, "llama-3.1-8b")
+    chosen = setup or Setup(precision="bf16-mixed", sharding="zero3", checkpointing="full")
     checks.one_of("offloading", "setup.sharding", chosen.sharding, STAGES)
     checks.whole("offloading", "setup.sequence", chosen.sequence, SEQUENCE, SEQUENCE)
     checks.one_of("offloading", "setup.checkpointing", chosen.checkpointing, ("none", "full"))

@@ -31,6 +31,7 @@ from .controls import (
     gpts,
     listed,
     looked_up,
+    of_catalog,
     one_step,
     opens,
     powers,
@@ -131,7 +132,7 @@ def precision(model: Model | None = None, setup: Setup | None = None, gpu: Gpu |
     known = gpts()
     options, deepest = kinds(known)
     start, chosen = model or known["gpt2"], setup or Setup()
-    checks.one_of("precision", "model", start.name, known)
+    of_catalog("precision", start, known)
     controls = [
         Choice("model", "model", options, start.name),
         *asked(setup, "precision"),
@@ -168,30 +169,55 @@ def _precisions(others, **also):
     return {name: {n: v for n, v in found.items() if n not in others} for name, found in values.items()}
 
 
+#: `sharding` of GPTs, as its stored margins name it.
+OF_GPTS = "sharding of GPTs"
+
+
+def _divided_models(start):
+    """({name: model} that `sharding` offers beside `start`, its options of dropout, what its courses and margins are called).
+
+    Raises:
+        ValueError: where `start` is not among them.
+    """
+    llamas = {name: models("reference")[name] for name in said("sharding")["models"]}
+    known = gpts() if start.family == "gpt" else llamas
+    of_catalog("sharding", start, gpts() | llamas)
+    return (known, (0,), "sharding") if known is llamas else (known, (0, 1), OF_GPTS)
+
+
 @opens(*OF_THE_STEP, "gpus", "sharding")
 def sharding(model: Model | None = None, setup: Setup | None = None, gpu: Gpu | None = None) -> Explorer:
-    """Chapter 32: the peak of a GPT's step under FSDP (`zero3`, by blocks) on one GPU, a bar for every number of GPUs.
+    """Chapter 32: the peak of a step under FSDP (`zero3`, by blocks) on one GPU, a bar for every number of GPUs.
 
-    The model is one of the catalog's of GPT-2's architecture; by default GPT-2 XL under mixed precision on 8 GPUs.
+    The model is a Llama or a GPT of the catalog, in the book's code, beside others of its kind. The default is Llama 3.1 8B under mixed
+    precision on 8 GPUs, one sequence of 4,096 tokens on each.
     """
-    known, counts = gpts(), powers(0, MOST.bit_length() - 1)
+    start, counts = model or models("reference")["llama-3.1-8b"], powers(0, MOST.bit_length() - 1)
+    known, dropouts, named = _divided_models(start)
     options, deepest = kinds(known)
-    start, chosen = model or known["gpt2-xl"], setup or Setup(gpus=8, sharding="zero3", precision="bf16-mixed")
-    checks.one_of("sharding", "model", start.name, known)
+    usual = Setup(gpus=8, sharding="zero3", precision="bf16-mixed")
+    chosen = setup or (usual if named == OF_GPTS else usual.replace(batch=1, sequence=4096))
     checks.one_of("sharding", "setup.sharding", chosen.sharding, ("zero3",))
     controls = [
         Choice("precision", "precision", _precisions(("eager", "dropout"), sharding="zero3"), chosen.precision),
         Choice("model", "model", options, start.name),
         steps("gpus", "number of GPUs", counts, chosen.gpus, "shards", counted("GPU")),
-        *one_step(setup, chosen, min(m.positions for m in known.values())),
+        *one_step(setup if named == OF_GPTS else chosen, chosen, min(m.positions for m in known.values()), dropouts),
         shared("gpu", gpu and gpu.name),
     ]
     several: dict[int, dict] = {0: {"sharding": "zero3"}, 1: {"sharding": "zero3", "gpus": 2}}
-    batches = cases(deepest, *BY, form=_FORMS, several=several)
+    masks = {i: AXES["dropout"][i] for i in dropouts}
+    batches = cases(deepest, *BY, form=_FORMS, several=several, dropout=masks)
     updates = cases(deepest, *UPDATE_BY, precision_no=_UPDATED, several=several)
-    courses = Courses("sharding", *batches, *updates)
-    derived = [LONE, _SEVERAL, usable_of_each(counts), *margin("sharding", ("several",), dict(enumerate(SHARING)))]
-    return told("sharding", controls, peaks("sharding", "gpus", courses), derived=derived)
+    courses = Courses(named, *batches, *updates)
+    derived = [LONE, _SEVERAL, usable_of_each(counts), *margin(named, ("several",), dict(enumerate(SHARING)))]
+    more = {"presets": _presets_of_gpts()} if named == OF_GPTS else {}
+    return told("sharding", controls, peaks("sharding", "gpus", courses), derived=derived, **more)
+
+
+def _presets_of_gpts():
+    words = said("sharding")
+    return {label: words["usual"] | changes for label, changes in words["gpts"].items()}
 
 
 #: Derived values of a step cut into micro-batches: their number, the sequences of each, whether there are several.
@@ -213,7 +239,7 @@ def batches(model: Model | None = None, setup: Setup | None = None, gpu: Gpu | N
     }
     options, deepest = kinds(known)
     start, chosen = model or known["gpt2-xl"], setup or Setup(precision="fp32")
-    checks.one_of("batches", "model", start.name, known)
+    of_catalog("batches", start, known)
     checks.one_of("batches", "setup.loss", chosen.loss, ("plain", "chunked"))
     losses = {
         "plain loss": {"chunked": 0, "loss_chunks": 1},
@@ -264,7 +290,7 @@ def planning(model: Model | None = None, setup: Setup | None = None, gpu: Gpu | 
     options, deepest = kinds(known)
     start, chosen = model or known["llama-3.1-8b"], setup or OPENS
     card = gpu.name if gpu else "h100-80gb"
-    checks.one_of("planning", "model", start.name, known)
+    of_catalog("planning", start, known)
     checks.one_of("planning", "gpu", card, cards())
     checks.one_of("planning", "setup.sharding", chosen.sharding, ("zero3",) if chosen.gpus > 1 else ("none",))
     plain, counts = said("planning")["asked"], powers(0, 10)
@@ -324,8 +350,9 @@ def adapters(model: Model | None = None, setup: Setup | None = None, gpu: Gpu | 
     The default is Llama 3.1 8B with QLoRA, one sequence of 2,048 tokens, on an RTX 4090.
     """
     start, chosen = model or models("reference")["llama-3.1-8b"], setup or Setup(batch=1, sequence=2048)
-    checks.one_of("adapters", "model", start.name, MODELS)
-    options, deepest = kinds({name: models("reference")[name] for name in MODELS})
+    known = {name: models("reference")[name] for name in MODELS}
+    of_catalog("adapters", start, known)
+    options, deepest = kinds(known)
     values = [bindings(None, setup_of(way)) for way in WAYS]
     ways = {way: {"way": i} | {name: values[i][name] for name in _READ} for i, way in enumerate(WAYS)}
     controls = [
@@ -456,16 +483,16 @@ def passed(values: Mapping, number: int) -> dict:
 
 
 @opens()
-def serving(model: Model | None = None, gpu: Gpu | None = None, context: int = 8192, concurrency: int = 42) -> Explorer:
+def serving(model: Model | None = None, gpu: Gpu | None = None, context: int = 8192, concurrency: int = 33) -> Explorer:
     """Chapter 44: the memory of sequences that a model generates, and the most that fit, with a growing or a paged cache.
 
-    The bytes are `eb.serve`'s, for the longest prompt: all tokens of the context but the last. The model, by default Qwen2.5-7B on
+    The bytes are `eb.serve`'s, for the longest prompt: all tokens of the context but the last. The model, by default Llama 3.1 8B on
     an 80 GB H100, has no window, and at least as many positions as the longest context.
 
     Args:
         context: tokens of a sequence, a power of two. concurrency: sequences at once.
     """
-    start, card = model or models("reference")["qwen2.5-7b"], gpu.name if gpu else "h100-80gb"
+    start, card = model or models("reference")["llama-3.1-8b"], gpu.name if gpu else "h100-80gb"
     inference.check(start)
     if start.window:
         raise ValueError(f"serving.model.window: {start.window:,} of {start.name}; allowed: 0, or ask eb.serve")
