@@ -104,6 +104,9 @@ def test_a_batch_that_is_written_is_answered(capsys, written, value, fits):
     found = json.loads(capsys.readouterr().out)
     assert found["fits"] and found["asked"] == {"value": value, "fits": fits}
     assert "as asked" not in said(capsys, *asked, "--vary", "sequence", "--batch", "1")
+    assert "as asked" not in said(
+        capsys, *asked, "--vary", "gpus", "--sharding", "zero3"
+    )  # --gpu is no beginning of it
 
 
 @pytest.mark.parametrize("command", ["budget", "dry-run"])

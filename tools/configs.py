@@ -1,4 +1,4 @@
-"""Traces the courses with which the edition answers a config.json, some minutes, and stores them beside their code."""
+"""Traces the courses with which the edition answers a config.json, under a minute, and stores them beside their code."""
 
 import json
 

@@ -75,17 +75,21 @@ def _precision(label, several, chance):
     return chance.choice(list(gpts())), Setup(**kind, **_step(chance, 7))
 
 
-def _sharding(label, several, chance):
+def _divided(label, chance):
+    """The fields of both kinds of `sharding`."""
     many = 2 ** chance.randint(1, 12) if label == SHARING[1] else 1
-    precision = chance.choice(["fp32", "bf16-mixed", "bf16"])
-    return chance.choice(list(gpts())), Setup(gpus=many, sharding="zero3", precision=precision, **_step(chance, 7))
+    return {"gpus": many, "sharding": "zero3", "precision": chance.choice(["fp32", "bf16-mixed", "bf16"])}
+
+
+def _sharding(label, several, chance):
+    divided = _divided(label, chance)
+    return chance.choice(list(gpts())), Setup(**divided, **_step(chance, 7))
 
 
 def _sharding_llamas(label, several, chance):
-    many = 2 ** chance.randint(1, 12) if label == SHARING[1] else 1
     setup = Setup(
-        gpus=many, sharding="zero3", precision=chance.choice(["fp32", "bf16-mixed", "bf16"]), batch=2 ** chance.randint(0, 4),
-        sequence=2 ** chance.randint(7, 14), attention=chance.choice(["flash", "eager"]), optimizer=chance.choice(COMMON_OPTIMIZERS),
+        **_divided(label, chance), batch=2 ** chance.randint(0, 4), sequence=2 ** chance.randint(7, 14),
+        attention=chance.choice(["flash", "eager"]), optimizer=chance.choice(COMMON_OPTIMIZERS),
         optimizer_impl=chance.choice(list(OPTIMIZER_IMPLS)),
     )  # fmt: skip
     return chance.choice(said("sharding")["models"]), setup

@@ -85,28 +85,20 @@ def test_it_opens_on_llama_and_a_preset_about_no_model_leaves_it(llamas):
 
 
 @pytest.mark.parametrize(
-    ("preset", "said"),
+    ("opened", "preset", "said"),
     [
-        ("one sequence on 64", "27.28 GiB in all."),
-        ("eight on each", "it does not fit"),
-        ("one short sequence", "The peak is in backward."),
-        ("70B on 64", "are left."),
+        ("llamas", "one sequence on 64", "27.28 GiB in all."),
+        ("llamas", "eight on each", "it does not fit"),
+        ("llamas", "one short sequence", "The peak is in backward."),
+        ("llamas", "70B on 64", "are left."),
+        ("explorer", "XL, one sequence on 1,024", "2.93 GiB in all."),
+        ("explorer", "GPT-2 on 4,096", "gathered weights 84.02 MiB"),
+        ("explorer", "XL, one short sequence", "The peak is in backward."),
+        ("explorer", "XL, fp32, eager", "it does not fit"),
     ],
 )
-def test_the_presets_of_llamas_are_what_they_are_called(llamas, preset, said):
-    assert said in llamas.describe(llamas.state | llamas.presets[preset])
-
-
-@pytest.mark.parametrize(
-    ("preset", "said"),
-    [
-        ("XL, one sequence on 1,024", "2.93 GiB in all."),
-        ("GPT-2 on 4,096", "gathered weights 84.02 MiB"),
-        ("XL, one short sequence", "The peak is in backward."),
-        ("XL, fp32, eager", "it does not fit"),
-    ],
-)
-def test_the_presets_are_what_they_are_called(explorer, preset, said):
+def test_the_presets_are_what_they_are_called(request, opened, preset, said):
+    explorer = request.getfixturevalue(opened)
     assert said in explorer.describe(explorer.state | explorer.presets[preset])
 
 

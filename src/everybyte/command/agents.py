@@ -141,8 +141,9 @@ def _read(tool, arguments):
 def _options(tool, arguments):
     """A context with the command's options, as its parser would have read them."""
     usual = {name: action.default for name, action in _actions(tool).items() if name != "help"}
-    asked = {"command": tool, "json": True, "script": [], "words": {f"--{name}" for name in arguments}}
-    options = argparse.Namespace(**usual | asked | _read(tool, arguments))
+    given = _read(tool, arguments)
+    asked = {"command": tool, "json": True, "script": [], "given": set(given)}
+    options = argparse.Namespace(**usual | asked | given)
     with tempfile.TemporaryDirectory(prefix="everybyte-mcp-") as folder:
         for option, (name, _) in _CONTENTS.items():
             if name in arguments:

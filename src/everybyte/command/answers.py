@@ -131,9 +131,9 @@ def fit(options):
     subject, setup, batch = given.subject(options)
     sizes = given.sizes(options)
     found = eb.fit(subject, setup, card, options.vary, headroom, batch=batch, configuration=options.conf, **sizes)
-    asked, line = _asked(found, options, setup)
+    asked, line, fits = _asked(found, setup) if options.vary in options.given else ({}, "", found.fits)
     if not options.plan:
-        return found.as_dict() | asked, f"{found}{line}", 0 if asked.get("asked", {"fits": found.fits})["fits"] else 1
+        return found.as_dict() | asked, f"{found}{line}", 0 if fits else 1
     switches = eb.plan(subject, setup, card, headroom, batch, options.conf or "")
     rungs = [switches.asked, *switches.ladder()]
     if switches.best and switches.best not in rungs:
@@ -142,15 +142,12 @@ def fit(options):
     return said, f"{found}{line}\n\n{switches.show(rungs)}", 0 if switches.best else 1
 
 
-def _asked(found, options, setup):
-    """(what JSON holds, and the line) of a value of what varies that was written: it is answered, not passed over."""
-    written = (word for word in options.words if len(word) > 2)
-    if not any(f"--{options.vary}".startswith(word) for word in written):  # argparse takes a beginning
-        return {}, ""
-    value = getattr(setup, options.vary)
-    takes = found.takes(value)
-    said = {"asked": {"value": value, "fits": takes}}
-    return said, f"\n{options.vary} {value:,}, as asked, {'fits' if takes else 'does not fit'}"
+def _asked(found, setup):
+    """(what JSON holds, the line, whether it fits) of a written value of what varies: it is answered, not passed over."""
+    value = getattr(setup, found.vary)
+    fits = found.takes(value)
+    line = f"\n{found.vary} {value:,}, as asked, {'fits' if fits else 'does not fit'}"
+    return {"asked": {"value": value, "fits": fits}}, line, fits
 
 
 def epoch(options):

@@ -71,12 +71,20 @@ def read(arguments: Sequence[str]) -> argparse.Namespace:
             f"{checks.shown(first)} before the command; allowed: --help, --version; a command's own options stand after it"
         )
     options, unknown = whole.parse_known_args(arguments)
-    options.words = {word.partition("=")[0] for word in arguments}
+    options.given = _given(commands[options.command], arguments)
     if options.command in SCRIPTED:
         options.script = script
     if unknown:
         _refuse(commands[options.command], options.command, arguments[1:], unknown[0], script)
     return options
+
+
+def _given(parser, arguments):
+    """The options that are among some words, each by its own name or by the beginning that argparse took for it."""
+    known, found = parser._option_string_actions, set()
+    for name in (word.partition("=")[0] for word in arguments if word.startswith("--") and word != "--"):
+        found |= {known[name].dest} if name in known else {a.dest for o, a in known.items() if o.startswith(name)}
+    return found
 
 
 def _refuse(parser, command, arguments, word, script):

@@ -199,10 +199,8 @@ def offloaded(
     order = [("forward", i) for i in range(blocks)] + [("backward", i) for i in reversed(range(blocks))]
     turns, copied, sent, worked = [], 0.0, 0.0, [0.0, 0.0]  # when each stream is free; the ends of all work
     for kind, block in order:
-        again = (
-            kind == "backward" and block == blocks - 1
-        )  # it is freed first, so its weights come after its own forward
-        start = max(copied, worked[-1 if again else -2])
+        turned = (kind, block) == ("backward", blocks - 1)  # the block's own forward has to free it first
+        start = max(copied, worked[-1 if turned else -2])
         copied = start + up
         turns.append(Turn(STREAMS[0], "weights", block, start, copied))
         begin = max(copied, worked[-1])

@@ -277,9 +277,17 @@ def decided(model: Model | None, setup: Setup | None, *names: str) -> dict[str, 
     return bindings(model, setup, [SYMBOLS[name] for name in names])
 
 
+#: What the formulas of a dense Llama in the book's code ask of a model.
+_DENSE_LLAMA = (*LLAMA, *DENSE)
+
+
 def gpts() -> dict[str, Model]:
     """The models of the catalog that the formulas of a GPT hold for, by name."""
-    return {name: model for name, model in models("reference").items() if refused(GPT, model) is None}
+    return _alike(GPT)
+
+
+def _alike(rules):
+    return {name: model for name, model in models("reference").items() if refused(rules, model) is None}
 
 
 def a_gpt(model: Model | None, usual: str = "gpt2") -> tuple[Model, Choice]:
@@ -288,15 +296,7 @@ def a_gpt(model: Model | None, usual: str = "gpt2") -> tuple[Model, Choice]:
     Raises:
         ValueError: where they do not hold for `model`.
     """
-    if unlike := refused(GPT, start := model or models("reference")[usual]):
-        raise ValueError(unlike)
-    known = gpts() | {start.name: start}
-    return start, Choice("model", "model", {name: bindings(m, None) for name, m in known.items()}, start.name)
-
-
-def llamas() -> dict[str, Model]:
-    """The models of the catalog that the formulas of a dense Llama in the book's code hold for, by name."""
-    return {name: model for name, model in models("reference").items() if refused((*LLAMA, *DENSE), model) is None}
+    return _chosen(model or models("reference")[usual], GPT, gpts())
 
 
 def a_decoder(model: Model | None, usual: str) -> tuple[Model, Choice]:
@@ -306,10 +306,14 @@ def a_decoder(model: Model | None, usual: str) -> tuple[Model, Choice]:
         ValueError: where neither's formulas hold for `model`.
     """
     start = model or models("reference")[usual]
-    if unlike := refused((*LLAMA, *DENSE) if start.family == "llama" else GPT, start):
+    return _chosen(start, _DENSE_LLAMA if start.family == "llama" else GPT, _alike(_DENSE_LLAMA) | gpts())
+
+
+def _chosen(start, rules, known):
+    if unlike := refused(rules, start):
         raise ValueError(unlike)
-    known = llamas() | gpts() | {start.name: start}
-    return start, Choice("model", "model", {name: bindings(m, None) for name, m in known.items()}, start.name)
+    every = known | {start.name: start}
+    return start, Choice("model", "model", {name: bindings(m, None) for name, m in every.items()}, start.name)
 
 
 def of_catalog(owner: str, model: Model, known: Mapping[str, Model]) -> None:

@@ -173,18 +173,6 @@ def _precisions(others, **also):
 OF_GPTS = "sharding of GPTs"
 
 
-def _divided_models(start):
-    """({name: model} that `sharding` offers beside `start`, its options of dropout, what its courses and margins are called).
-
-    Raises:
-        ValueError: where `start` is not among them.
-    """
-    llamas = {name: models("reference")[name] for name in said("sharding")["models"]}
-    known = gpts() if start.family == "gpt" else llamas
-    of_catalog("sharding", start, gpts() | llamas)
-    return (known, (0,), "sharding") if known is llamas else (known, (0, 1), OF_GPTS)
-
-
 @opens(*OF_THE_STEP, "gpus", "sharding")
 def sharding(model: Model | None = None, setup: Setup | None = None, gpu: Gpu | None = None) -> Explorer:
     """Chapter 32: the peak of a step under FSDP (`zero3`, by blocks) on one GPU, a bar for every number of GPUs.
@@ -193,16 +181,18 @@ def sharding(model: Model | None = None, setup: Setup | None = None, gpu: Gpu | 
     precision on 8 GPUs, one sequence of 4,096 tokens on each.
     """
     start, counts = model or models("reference")["llama-3.1-8b"], powers(0, MOST.bit_length() - 1)
-    known, dropouts, named = _divided_models(start)
+    words, usual = said("sharding"), Setup(gpus=8, sharding="zero3", precision="bf16-mixed")
+    of_gpts, llamas = start.family == "gpt", {name: models("reference")[name] for name in words["models"]}
+    of_catalog("sharding", start, gpts() | llamas)
+    known, dropouts, named = (gpts(), (0, 1), OF_GPTS) if of_gpts else (llamas, (0,), "sharding")
     options, deepest = kinds(known)
-    usual = Setup(gpus=8, sharding="zero3", precision="bf16-mixed")
-    chosen = setup or (usual if named == OF_GPTS else usual.replace(batch=1, sequence=4096))
+    chosen = setup or (usual if of_gpts else usual.replace(batch=1, sequence=4096))
     checks.one_of("sharding", "setup.sharding", chosen.sharding, ("zero3",))
     controls = [
         Choice("precision", "precision", _precisions(("eager", "dropout"), sharding="zero3"), chosen.precision),
         Choice("model", "model", options, start.name),
         steps("gpus", "number of GPUs", counts, chosen.gpus, "shards", counted("GPU")),
-        *one_step(setup if named == OF_GPTS else chosen, chosen, min(m.positions for m in known.values()), dropouts),
+        *one_step(setup if of_gpts else chosen, chosen, min(m.positions for m in known.values()), dropouts),
         shared("gpu", gpu and gpu.name),
     ]
     several: dict[int, dict] = {0: {"sharding": "zero3"}, 1: {"sharding": "zero3", "gpus": 2}}
@@ -211,13 +201,9 @@ def sharding(model: Model | None = None, setup: Setup | None = None, gpu: Gpu | 
     updates = cases(deepest, *UPDATE_BY, precision_no=_UPDATED, several=several)
     courses = Courses(named, *batches, *updates)
     derived = [LONE, _SEVERAL, usable_of_each(counts), *margin(named, ("several",), dict(enumerate(SHARING)))]
-    more = {"presets": _presets_of_gpts()} if named == OF_GPTS else {}
+    presets = {label: words["usual"] | changes for label, changes in words["gpts"].items()}
+    more = {"presets": presets} if of_gpts else {}
     return told("sharding", controls, peaks("sharding", "gpus", courses), derived=derived, **more)
-
-
-def _presets_of_gpts():
-    words = said("sharding")
-    return {label: words["usual"] | changes for label, changes in words["gpts"].items()}
 
 
 #: Derived values of a step cut into micro-batches: their number, the sequences of each, whether there are several.

@@ -185,9 +185,9 @@ class _Asking:
         """The weights, made and then as they stay, and what else stands before the first step."""
         stay: list[Request] = []
         masks: list[Request] = []
-        masked = [piece for piece in pieces if whole and whole.mask and piece.part == "buffers"]
-        self.take([piece for piece in pieces if piece not in masked], stay)
-        self.take(masked, masks)
+        apart = "buffers" if whole and whole.mask else None
+        self.take([piece for piece in pieces if piece.part != apart], stay)
+        self.take([piece for piece in pieces if piece.part == apart], masks)
         if whole is None:
             return stay
         numbers = count(-len(stay) - len(masks) - 3, -1)
