@@ -24,7 +24,9 @@ CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", 
 FLAGS = """--no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking
            --disable-component-update --disable-sync --disable-dev-shm-usage""".split()
 SETTINGS = {"notebook-extension/tracker": {"windowingMode": "none"}}  # every cell is in the page
-PROMPTS = "[...document.querySelectorAll('.jp-Notebook .jp-CodeCell .jp-InputPrompt')].map(e => e.textContent)"
+#: Of every code cell that shows one: a collapsed cell has none. Cells run in order, so those after it tell that it has run.
+PROMPTS = """[...document.querySelectorAll('.jp-Notebook .jp-CodeCell:not(:has(.jp-Placeholder)) .jp-InputPrompt')]
+  .map(e => e.textContent)"""
 IDLE = """!document.querySelector('.jp-Dialog')
   && document.querySelector('.jp-Notebook-ExecutionIndicator')?.dataset.status === 'idle'"""
 ERRORS = ".jp-Notebook [data-mime-type='application/vnd.jupyter.error']"
@@ -286,6 +288,8 @@ class Keys:
         for choice in self.choices():
             self.press(reset, "Enter", 300)
             index, last = choice.evaluate("e => [e.selectedIndex, e.options.length - 1]")
+            if not last:
+                continue  # a reader's own model, or Nora's: there is no other to choose
             if index == last:
                 self.moves(choice, "ArrowUp", choice.input_value())
             self.moves(choice, "End", choice.input_value())
