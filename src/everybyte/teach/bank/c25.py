@@ -1,4 +1,4 @@
-"""Exercises of chapter 25: what do LoRA and QLoRA really save?"""
+"""Exercises of chapter 25: what do LoRA and QLoRA really spare?"""
 
 from . import Case, Lora, Run, Setup, answers, formula, model, program, run, small_llamas
 
