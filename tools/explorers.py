@@ -27,7 +27,7 @@ from everybyte.explore import allocator, combining, courses, segments
 from everybyte.explore.beside import said
 from everybyte.explore.peaks import PIECES
 
-NAMES = ("precision", "step", "checkpointing", "planning", "batches", "sharding", "adapters")
+NAMES = ("step", "checkpointing", "planning", "sharding", "adapters")
 #: Tokens that a step of the layouts sees, and how many layouts are looked for.
 TOKENS, MOST = 2**22, 12
 #: How many moments of the first step and of the second are kept, between their ends.

@@ -15,14 +15,11 @@ from everybyte.ask.setup import Setup
 from everybyte.catalog import gpu, gpus, model
 from everybyte.explore.beside import said
 from everybyte.explore.controls import gpts
-from everybyte.explore.courses import PRECISIONS_OF_UPDATES
 from everybyte.explore.peaks import (
     AGAIN,
-    CUTS,
     DROPOUTS,
     MODELS,
     OF_GPTS,
-    PRECISIONS_SAID,
     RANKS,
     SHARING,
     SIMULATED,
@@ -70,11 +67,6 @@ def _step(chance, most):
     }  # fmt: skip
 
 
-def _precision(label, several, chance):
-    kind = PRECISIONS_OF_UPDATES[PRECISIONS_SAID.index(label)]
-    return chance.choice(list(gpts())), Setup(**kind, **_step(chance, 7))
-
-
 def _divided(label, chance):
     """The fields of both kinds of `sharding`."""
     many = 2 ** chance.randint(1, 12) if label == SHARING[1] else 1
@@ -95,17 +87,6 @@ def _sharding_llamas(label, several, chance):
     return chance.choice(said("sharding")["models"]), setup
 
 
-def _batches(label, several, chance):
-    cut = next(n for n, named in CUTS.items() if named == label)
-    loss, whole = chance.choice(["plain", "chunked"]), cut * 2 ** chance.randint(0, 8 - cut.bit_length() + 1)
-    setup = Setup(
-        batch=whole // cut, accumulation=cut, sequence=2 ** chance.randint(7, 10), loss=loss,
-        precision=chance.choice(["fp32", "bf16-mixed", "bf16"]), attention=chance.choice(["flash", "eager"]),
-        optimizer_impl=chance.choice(["foreach", "fused"]),
-    )  # fmt: skip
-    return chance.choice(["gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl"]), setup
-
-
 def _adapters(label, several, chance):
     targets, again = chance.choice(list(TARGETS)), AGAIN[chance.choice(list(AGAIN))]
     rank, dropout = chance.choice(RANKS), DROPOUTS[chance.choice(list(DROPOUTS))]
@@ -116,10 +97,8 @@ def _adapters(label, several, chance):
 #: Explorer -> its bars; a random (model's name, setup) under one; for which it is drawn: 0 for one GPU, 1 for several, where both are there.
 EXPLORERS = {
     "planning": (SWITCHES, _planning, (0, 1)),
-    "precision": (PRECISIONS_SAID, _precision, (0,)),
     "sharding": (SHARING, _sharding_llamas, (0,)),
     OF_GPTS: (SHARING, _sharding, (0,)),
-    "batches": (CUTS.values(), _batches, (0,)),
     "adapters": (WAYS, _adapters, (0,)),
 }
 

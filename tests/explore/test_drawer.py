@@ -75,6 +75,6 @@ def test_what_another_explorer_moved_before_is_said(node):
 
 def test_of_what_the_caller_chose_nothing_is_usual(node):
     xl = eb.model("gpt2-xl")
-    explorer = explore.precision(xl, eb.Setup(precision="bf16-mixed", batch=8, sequence=512, dropout=0.1))
-    assert unseen(node, explorer, {}) == ["dropout, implementation foreach, sequence (tokens) 512"]
+    explorer = explore.step(xl, eb.Setup(precision="bf16-mixed", batch=8, sequence=512, dropout=0.1))
+    assert unseen(node, explorer, {}) == ["attention flash, dropout, implementation foreach, sequence (tokens) 512"]
     assert unseen(node, explore.diffusion().at(adapter_rank="rank 256"), {}) == ["rank 256"]

@@ -29,8 +29,6 @@ EXPLORERS = {
     "step": explore.step,
     "loss": explore.loss,
     "planning": explore.planning,
-    "precision": explore.precision,
-    "batches": explore.batches,
     "checkpointing": explore.checkpointing,
     "offloading": explore.offloading,
     "zero": explore.zero,
@@ -291,6 +289,16 @@ def test_what_changed_is_said(node):
         "Precision fp32 → bf16: weights 474.70 MiB → 237.35 MiB; gradients 474.70 MiB → 237.35 MiB; "
     )
     assert "total 1.85 GiB → 949.40 MiB" in said
+
+
+def test_a_peak_that_moves_is_said(node):
+    explorer = explore.planning()
+    labels = list(explorer.presets)
+    steps = [{"preset": labels.index(label)} for label in ("1B on 24 GB", "131,072 tokens")]
+    opening, moved, back = play(node, explorer, *steps)["seen"]
+    assert "The peak is in loss backward." in opening["sentence"]
+    assert moved["sentence"].endswith("The peak moves from loss backward to optimizer step.")
+    assert back["sentence"].endswith("The peak moves from optimizer step to loss backward.")
 
 
 def test_states_are_the_registry_s():

@@ -53,17 +53,17 @@ def test_a_pinned_state_is_compared_with_until_it_is_let_go(node):
 
 
 def test_every_explorer_opens_on_the_readers_run(node):
-    step, precision = explore.step(), explore.precision()
+    step, other = explore.step(), explore.checkpointing()
     mine = {"c_model": index(step, "model", "gpt2-xl"), "c_batch": index(step, "batch", "4")}
-    there = {"model": index(precision, "model", "gpt2-xl"), "batch": index(precision, "batch", "4")}
+    there = {"model": index(other, "model", "gpt2-xl"), "batch": index(other, "batch", "4")}
     keeps = [mine, {"press": KEEPS}]
     [kept, opening] = opened(
-        node, (step, keeps), (precision, [{"preset": 0}, {"press": "go to my run"}, {"press": FORGETS}])
+        node, (step, keeps), (other, [{"preset": 0}, {"press": "go to my run"}, {"press": FORGETS}])
     )
     assert KEEPS in kept[1]["buttons"] and FORGETS in kept[2]["buttons"] and "go to my run" not in kept[2]["buttons"]
     first, reset, again, forgotten = opening
-    assert first["sentence"].startswith("Your run: ") and first["state"] == precision.state | first["state"] | there
-    assert reset["state"] == precision.state and "go to my run" in reset["buttons"]
+    assert first["sentence"].startswith("Your run: ") and first["state"] == other.state | first["state"] | there
+    assert reset["state"] == other.state and "go to my run" in reset["buttons"]
     assert again["state"] == first["state"] and again["sentence"].startswith("Your run: ")
     assert KEEPS in forgotten["buttons"] and "go to my run" not in forgotten["buttons"]
 

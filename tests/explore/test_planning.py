@@ -77,7 +77,7 @@ def test_it_says_where_the_allocator_may_run_out():
     assert any("may run out" in text.get_text() for text in explorer.figure(preset).axes[0].get_yticklabels())
 
 
-@pytest.mark.parametrize("name", ["batches", "adapters"])
+@pytest.mark.parametrize("name", ["sharding", "adapters"])
 def test_a_step_needs_no_more_than_the_margin_says(name):
     """A stored step again: what it needs beside live bytes is at most the stored percent, which is the most of those drawn."""
     bars, draw, _ = EXPLORERS[name]

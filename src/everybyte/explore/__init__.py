@@ -7,7 +7,7 @@ from .curves import attention, compiled, formats, linear_attention, loss, low_pr
 from .explorer import Explorer
 from .layouts import combining, pipelines
 from .model import model
-from .peaks import adapters, batches, planning, precision, serving, sharding
+from .peaks import adapters, planning, serving, sharding
 from .pictures import Lines, Ranges, Stack
 from .segments import allocations, epochs, memory_map, played
 from .step import block, checkpointing, step
@@ -15,8 +15,8 @@ from .yours import yours
 
 __all__ = [
     "Choice", "Explorer", "Lines", "Ranges", "Slider", "Stack", "adapters", "allocations", "allocator", "attention",
-    "batches", "block", "checkpointing", "colocated", "combining", "compiled", "diffusion", "epochs", "experts",
+    "block", "checkpointing", "colocated", "combining", "compiled", "diffusion", "epochs", "experts",
     "formats", "linear_attention", "loss", "low_precision", "memory_map", "model", "offloading", "optimizers",
-    "parameters", "patches", "pipelines", "planning", "played", "precision", "reset", "ring", "serving", "sharding",
+    "parameters", "patches", "pipelines", "planning", "played", "reset", "ring", "serving", "sharding",
     "shared", "states", "step", "steps", "tensor", "yours", "zero",
 ]  # fmt: skip

@@ -1,4 +1,4 @@
-"""Explorers of a peak, with a bar for each precision, number of GPUs, cut of the batch, way to train or to serve."""
+"""Explorers of a peak, with a bar for each number of GPUs, set of switches, way to train or to serve."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -35,7 +35,6 @@ from .controls import (
     one_step,
     opens,
     powers,
-    precision_label,
     shared,
     steps,
     usable_of_each,
@@ -43,9 +42,7 @@ from .controls import (
 from .courses import (
     AXES,
     BY,
-    CHUNKS,
     LONE,
-    PRECISIONS_OF_UPDATES,
     UPDATE_BY,
     Courses,
     Printer,
@@ -119,31 +116,6 @@ def peaks(name: str, bars: str, courses: Steps, kind: type[Peak] = Peak, **more)
     return kind(parts, bars=bars, courses=courses, **more)
 
 
-#: The bars of `precision`.
-PRECISIONS_SAID = [precision_label(Setup(**fields)) for fields in PRECISIONS_OF_UPDATES]
-
-
-@opens(*OF_THE_STEP)
-def precision(model: Model | None = None, setup: Setup | None = None, gpu: Gpu | None = None) -> Explorer:
-    """Chapter 21: the peak of a GPT's step with the plain loss, in exact tensor bytes, a bar for every precision.
-
-    The model is one of the catalog's of GPT-2's architecture, by default GPT-2.
-    """
-    known = gpts()
-    options, deepest = kinds(known)
-    start, chosen = model or known["gpt2"], setup or Setup()
-    of_catalog("precision", start, known)
-    controls = [
-        Choice("model", "model", options, start.name),
-        *asked(setup, "precision"),
-        *one_step(setup, chosen, min(m.positions for m in known.values())),
-        shared("gpu", gpu and gpu.name),
-    ]
-    courses = Courses("precision", *cases(deepest, *BY), *cases(deepest, *UPDATE_BY))
-    derived = [LONE, *margin("precision", ("precision_no",), dict(enumerate(PRECISIONS_SAID)))]
-    return told("precision", controls, peaks("precision", "precision", courses), derived=derived)
-
-
 #: The explorer's largest number of GPUs.
 MOST = 4096
 
@@ -208,48 +180,7 @@ def sharding(model: Model | None = None, setup: Setup | None = None, gpu: Gpu | 
 
 #: Derived values of a step cut into micro-batches: their number, the sequences of each, whether there are several.
 CUT = [("accumulation", Min(n_a, B)), ("batch", ceiling(B / n_a)), ("accumulated", Min(n_a - 1, 1)), LONE]
-#: Into how many micro-batches a step is cut -> its label.
-CUTS = {n: counted("micro-batch", "es")(n) for n in powers(0, 6)}
 _ADAMW = only("optimizer_no", COMMON_OPTIMIZERS.index("adamw"))
-
-
-@opens("batch", "accumulation", "sequence", "precision", "master_gradients", "attention", "loss", "optimizer_impl")
-def batches(model: Model | None = None, setup: Setup | None = None, gpu: Gpu | None = None) -> Explorer:
-    """Chapter 23: the peak of one step of a GPT, a bar for each number of micro-batches that it is cut into.
-
-    The model is one of GPT-2's four sizes, by default GPT-2 XL in fp32; `batch` times `accumulation` are the sequences
-    of the whole step. AdamW, foreach or fused; the loss plain or in 8 chunks; no dropout, no checkpointing.
-    """
-    known = {
-        name: m for name, m in gpts().items() if m.qkv_bias and m.ffn_width == 4 * m.width and name.startswith("gpt2")
-    }
-    options, deepest = kinds(known)
-    start, chosen = model or known["gpt2-xl"], setup or Setup(precision="fp32")
-    of_catalog("batches", start, known)
-    checks.one_of("batches", "setup.loss", chosen.loss, ("plain", "chunked"))
-    losses = {
-        "plain loss": {"chunked": 0, "loss_chunks": 1},
-        f"loss in {CHUNKS} chunks": {"chunked": 1, "loss_chunks": CHUNKS},
-    }
-    fused = {"foreach": {"impl_no": 0}, "fused": {"impl_no": 2}}
-    controls = [
-        Choice("model", "model", options, start.name),
-        *asked(chosen, "precision", "attention"),
-        Choice("loss", "loss", losses, list(losses)[chosen.loss == "chunked"]),
-        Choice("step", "optimizer's step", fused, chosen.optimizer_impl),
-        steps("whole", "in a step", powers(0, 8), chosen.batch * chosen.accumulation, "batch", counted("sequence")),
-        steps("sequence", "sequence (tokens)", powers(7, 10), chosen.sequence),
-        steps("cut", "cut into", list(CUTS), chosen.accumulation, "accumulation", CUTS.get),
-        shared("gpu", gpu and gpu.name),
-    ]
-    every = cases(deepest, "form", "eager", "lone", "accumulated", "chunked")
-    courses = Courses("batches", *every, *cases(deepest, *UPDATE_BY, optimizer_no=_ADAMW))
-    return told(
-        "batches",
-        controls,
-        peaks("batches", "cut", courses),
-        derived=[*CUT, *margin("batches", ("accumulation",), CUTS)],
-    )
 
 
 def _usable(cards: Mapping[str, Gpu]) -> dict[str, dict]:
