@@ -44,8 +44,8 @@ def test_the_first_controls_are_chosen_where_there_are_more(name, node):
 
 
 def test_by_default_the_first_three_are_and_no_other_number_can_be():
-    explorer = explore.model(eb.derive(eb.model("gpt2"), eb.Setup()), view="timeline")
-    assert [c.name for c in explorer.ordered()][:FIRST] == ["batch", "sequence", "look"]
+    explorer = explore.model(eb.derive(eb.model("gpt2"), eb.Setup()))
+    assert [c.name for c in explorer.ordered()][:FIRST] == ["batch", "sequence", "gpu"]
     controls = [explore.Slider(name, name, 1, 8, 1) for name in ("batch", "sequence", "layers", "heads")]
     picture = explore.Lines("batch", "batch", [1, 2], [])
     for first, fault in (

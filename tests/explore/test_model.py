@@ -1,4 +1,4 @@
-"""The explorer of a derived formula: parts, owners and timeline are the derivation's, in Python and in the browser."""
+"""The explorer of a derived formula: the parts of its peak are the derivation's, in Python and in the browser."""
 
 from functools import cache
 
@@ -14,7 +14,6 @@ import { pure } from "./picture.mjs";
 export default ({ spec, states }) => states.map((state) => pure.describe(spec, state));
 """
 SMALL = eb.Model(name="small", layers=5, width=32, heads=4, vocabulary=331, positions=256)
-VIEWS = ("parts", "owners", "timeline", "map")
 IMAGES = {"pixel_values": (("B", 3, "R", "R"), torch.float32)}
 
 
@@ -41,14 +40,10 @@ def of_images():
     return eb.derive(Eye, eb.Setup(), IMAGES)
 
 
-@pytest.fixture(
-    params=[*((derived, view) for view in VIEWS), *((of_images, view) for view in VIEWS)],
-    ids=lambda p: f"{p[0].__name__}, {p[1]}",
-)
+@pytest.fixture(params=[derived, of_images])
 def opened(request):
-    """(the derivation, its explorer in a view)"""
-    made, view = request.param
-    return made(), explore.model(made(), view=view)
+    """(the derivation, its explorer)"""
+    return request.param(), explore.model(request.param())
 
 
 @pytest.fixture
@@ -65,37 +60,19 @@ def states(explorer):
             found += [
                 explorer.state | {name: i} for i in {0, len(sizes) - 1, sizes.index("28") if "28" in sizes else 1}
             ]
-    looks = [{"look": 1}, {"look": 2}, {"look": 0, "place": 0}, {"look": 0, "place": 611}]
-    return [s | look for s in found for look in looks] if "look" in explorer.state else found
+    return found
 
 
-@pytest.mark.sampled(4)
 def test_it_is_the_derivation(opened):
     derivation, explorer = opened
     for state in states(explorer):
         values = explorer.values(state)
         point = derivation.at(values["batch"], values["sequence"], **{x: values[x] for x in derivation.further})
         found = explorer.kind.compute(values)
-        if explorer.kind.kind == "timeline":
-            assert found.timeline() == point.timeline() and found.peak_at == point.peak_at
-            continue
-        if explorer.kind.kind == "regions":
-            assert found.now[1] == point.peak and found.names[found.now[0]].startswith(point.peak_at)
-            continue
         parts = dict.fromkeys(point.parts, 0)
         for part, _, size in found:
             parts[part] += size
         assert parts == point.parts
-
-
-def test_each_point_of_the_map_is_the_derivations():
-    explorer = explore.model(of_images(), eb.gpu("rtx-4090"), "map", ("batch", "R"))
-    x, y = (explorer.picture.spec[axis] for axis in "xy")
-    assert (x["name"], y["name"]) == ("batch", "R") and len(x["values"]) > 20
-    for r, row in zip(y["values"], explorer.kind.compute(explorer.values()).rows, strict=True):
-        points = [of_images().at(b, R=r) for b in x["values"]]
-        assert [cell[1] for cell in row] == [point.peak for point in points]
-    assert "RTX 4090" in explorer.describe() and "points of the map" in explorer.describe()
 
 
 def test_the_browser_says_the_same(explorer, node):
@@ -109,7 +86,6 @@ def test_it_is_drawn(explorer):
     fig = explorer.figure()
     fig.draw_without_rendering()
     assert draw.checked_alt(fig.alt) and explorer.table().rows
-    assert explorer.kind.kind != "timeline" or ", module " in explorer.describe()
 
 
 def test_a_points_own_figure_is_its_timeline():
@@ -120,9 +96,6 @@ def test_a_points_own_figure_is_its_timeline():
 def test_bad_input_is_refused_by_name():
     for wrong, said in (
         (lambda: explore.model(SMALL), "explore.model: a Model; allowed: what everybyte.derive returns"),
-        (lambda: explore.model(derived(), view="mpa"), "explore.model.view: 'mpa' is unknown"),
-        (lambda: explore.model(of_images(), over=("R", "batch")), "explore.model.over: .* allowed: with view 'map'"),
-        (lambda: explore.model(of_images().fixed(R=32), view="map"), "Eye has no letter beside batch"),
         (
             lambda: eb.explore.model(derived(), eb.Gpu(memory="24 GiB")),
             "explore.model.gpu: 'GPU of 24.00 GiB' is unknown",

@@ -91,8 +91,7 @@ import json, sys
 import everybyte as eb
 f = eb.Derivation.from_dict(json.load(sys.stdin))
 print(f.at(batch=8, sequence=1024).peak, eb.fit(f, f.setup, "t4").value)
-for view in ("parts", "owners", "timeline", "map"):
-    print(eb.explore.model(f, view=view).describe())
+print(eb.explore.model(f).describe())
 """
     numbers, *said = page.program(program, json.dumps(derived.as_dict())).splitlines()
     stored = eb.Derivation.from_dict(
@@ -100,7 +99,7 @@ for view in ("parts", "owners", "timeline", "map"):
     )  # it keeps no order of requests, so neither of the two simulates
     most = eb.fit(stored, stored.setup, "t4").value
     assert numbers == f"{derived.at(batch=8, sequence=1024).peak} {most}"
-    assert said == [eb.explore.model(derived, view=view).describe() for view in ("parts", "owners", "timeline", "map")]
+    assert said == [eb.explore.model(derived).describe()]
 
 
 def test_a_chapters_cells_live_where_they_give_what_is_stored_and_are_text_elsewhere(page, tmp_path):

@@ -15,8 +15,7 @@ const stack = {
     const now = rows.find((r) => r.current);
     return { rows, now, capacity: now.v.capacity, subject: subjectOf(spec, state) };
   },
-  capacity: (r) => against(r.now.v, r.now.total, (whole, free) =>
-    ` ${fixed((100 * r.now.total) / r.capacity, 1)} % of ${whole}; ${amount(free)} are left.`),
+  capacity: (r) => against(r.now.v, r.now.total),
   describe(spec, r) {
     const parts = listed(spec.parts.map(([, label], i) => [label, r.now.parts[i]]), (x) => part(x, spec.unit));
     return `${r.subject}: ${parts}; ${whole(r.now.total, spec.unit)} in all.${stack.capacity(r)}`;
@@ -93,8 +92,7 @@ const block = {
   },
   all: (r) => `${r.v.layers} blocks keep ${amount(r.whole)}.`,
   describe(spec, r) {
-    return `${r.subject}, batch ${grouped(r.v.batch)}, sequence ${grouped(r.v.sequence)}: one block keeps `
-      + `${amount(r.total)} for backward: ${listed(r.rows.map((row) => [row.label, row.total]), amount)}. ${block.all(r)}`;
+    return `${r.subject}, ${batchOf(r.v)}: one block keeps ${amount(r.total)} for backward: ${listed(r.rows.map((row) => [row.label, row.total]), amount)}. ${block.all(r)}`;
   },
   change(spec, a, b, what) {
     const moved = differing(b.rows.map((row, i) => [row.label, a.rows[i].total, row.total]), amount);

@@ -1,4 +1,4 @@
-// ---- curves, what fits of what is served, layouts, and what holds where -----------------------------------------
+// ---- curves, what fits of what is served, layouts ---------------------------------------------------------------
 
 const DASHES = ["", "8 5", "2 4", "10 4 2 4"]; // of curves, in their order
 
@@ -135,76 +135,6 @@ const fitting = {
     };
     const axes = { x: "context", label: "context (tokens): the most sequences that fit", values: spec.contexts, unit: "", log: true };
     return bottom + lines.draw({ ...spec, ...axes }, r.lines, lower);
-  },
-};
-
-// Which of several things holds where, over two letters.
-const regions = {
-  compute(spec, state) {
-    const v = valuesOf(spec, state);
-    const run = (more) => {
-      const values = valuesOf(spec, state, more);
-      const [which, bytes] = [FORMULAS[spec.which](values), FORMULAS[spec.amount](values)];
-      if (!(which in spec.regions) || !(bytes >= 0)) throw new Error(`${spec.which}: ${which}, ${bytes} B at ${JSON.stringify(more)}`);
-      return { which, bytes };
-    };
-    const rows = spec.y.values.map((y) => spec.x.values.map((x) => run({ [spec.x.name]: x, [spec.y.name]: y })));
-    return { rows, now: run({}), v, subject: subjectOf(spec, state) };
-  },
-  capacity: (r) => against(r.v, r.now.bytes, (whole) => ` Its tensors fit ${whole}.`),
-  describe(spec, r) {
-    const flat = r.rows.flat();
-    const alike = flat.filter((cell) => cell.which === r.now.which).length;
-    return `${r.subject}: the peak of ${amount(r.now.bytes)} is in ${spec.regions[r.now.which][1]}, as at ${grouped(alike)} of the `
-      + `${grouped(flat.length)} points of the map.${regions.capacity(r)}`;
-  },
-  change(spec, a, b, what) {
-    const [before, now] = [a, b].map((r) => `${amount(r.now.bytes)} in ${spec.regions[r.now.which][1]}`);
-    return `${what}: ${before === now ? `the peak stays ${now}` : `the peak ${before}${ARROW}${now}`}.${regions.capacity(b)}`;
-  },
-  draw(spec, r, paint) {
-    const [xs, ys] = [spec.x.values, spec.y.values];
-    const [top, bottom, right] = [14, 300, paint.width - 14];
-    const left = 14 + Math.max(...ys.map((value) => paint.measure(grouped(value))));
-    // A size stands in the middle of its cell; cells meet halfway, on logarithmic axes.
-    const edges = (values) => values.map((value, i) => (i ? Math.sqrt(values[i - 1] * value) : value)).concat(values.at(-1));
-    const place = (values, from, to) => (value) => from + (Math.log(value / values[0]) / Math.log(values.at(-1) / values[0] || 2)) * (to - from);
-    const [x, y] = [place(xs, left, right), place(ys, bottom, top)];
-    const [across, up] = [edges(xs).map(x), edges(ys).map(y)];
-    const seen = new Set([r.now.which]);
-    r.rows.forEach((row, j) => {
-      for (let i = 0, start = 0; i < row.length; i++) {
-        seen.add(row[i].which);
-        if (i + 1 < row.length && row[i + 1].which === row[i].which) continue;
-        const corners = [[start, j], [i + 1, j], [i + 1, j + 1], [start, j + 1]];
-        paint.area(corners.map(([a, b]) => `${across[a].toFixed(1)},${up[b].toFixed(1)}`).join(" "), ...spec.regions[row[i].which]);
-        start = i + 1;
-      }
-    });
-    r.rows.forEach((row, j) => row.forEach(({ which, bytes }, i) => {
-      const words = [`${spec.x.label} ${grouped(xs[i])}, ${spec.y.label} ${grouped(ys[j])}`, `the peak of ${amount(bytes)} is in ${spec.regions[which][1]}`];
-      paint.spot([across[i], up[j + 1], across[i + 1], up[j]], words, standing(spec, { [spec.x.name]: xs[i], [spec.y.name]: ys[j] }));
-    }));
-    const { capacity } = r.v;
-    if (capacity !== undefined) regions.border(r.rows.map((row) => row.map((cell) => cell.bytes > capacity)), across, up, paint);
-    const shown = (values, most) => values.filter((value, i) => i % Math.ceil(values.length / most) === 0);
-    for (const value of shown(xs, paint.narrow ? 5 : 9)) paint.text(x(value), bottom + 14, grouped(value), { anchor: "middle" });
-    for (const value of shown(ys, 8)) paint.text(left - 6, y(value), grouped(value), { anchor: "end" });
-    paint.text((left + right) / 2, bottom + 32, `${spec.x.label} (across), ${spec.y.label} (up)`, { anchor: "middle" });
-    const inside = (values, value) => Math.min(Math.max(value, values[0]), values.at(-1));
-    const [cx, cy] = [x(inside(xs, r.v[spec.x.name])), y(inside(ys, r.v[spec.y.name]))];
-    paint.element("circle", { cx, cy, r: 7, fill: "#FBFAF6", stroke: "#22252B", "stroke-width": 2.5 });
-    if (capacity !== undefined) paint.text(left, bottom + 52, `The line: where the peak passes the ${amount(capacity)} of ${r.v.capacity_label}`, { room: right - left });
-    return paint.legend(bottom + 68, [...seen].sort((a, b) => a - b).map((i) => spec.regions[i]));
-  },
-  // Between the cells that are over and those that are not.
-  border(over, across, up, paint) {
-    const firm = { ...LIMIT, style: "stroke-dasharray: none; stroke-width: 3" };
-    over.forEach((row, j) => row.forEach((here, i) => {
-      const differs = (other) => other !== undefined && other !== here;
-      if (differs(row[i + 1])) paint.line(across[i + 1], up[j], across[i + 1], up[j + 1], firm);
-      if (differs(over[j + 1]?.[i])) paint.line(across[i], up[j + 1], across[i + 1], up[j + 1], firm);
-    }));
   },
 };
 

@@ -29,13 +29,13 @@ def chapter(moment: str, owner: str, parts: Iterable[str]) -> str:
     return ""
 
 
-def codes(model: Model | None) -> dict[str, str]:
+def codes(model: Model) -> dict[str, str]:
     """Owner, a block's number as `*` -> the line of the reference that calls it, or the function that it is; empty where the reference has
     no such model.
 
     They are those of the program that the theory runs, which is the reference's own source.
     """
-    if model is None or not model.family:
+    if not model.family:
         return {}
     found: dict[str, str] = {}
 
@@ -67,8 +67,6 @@ def told(courses, code: Mapping[str, str]) -> dict:
     Args:
         courses: `Steps`. code: as `codes` gives it.
     """
-    if courses.named:
-        return {"rows": [[table(_TABLE)["own"], ""]], "of": [0] * len(courses.operations), "rest": 0}
     rows: dict[tuple[str, str], int] = {}
 
     def row(moment, owner, parts):

@@ -52,11 +52,12 @@ const sum = (list) => list.reduce((a, b) => a + b, 0);
 const listed = (rows, text) => rows.filter(([, x]) => x).map(([label, x]) => `${label} ${text(x)}`).join(", ");
 const differing = (rows, text) => rows.filter(([, x, y]) => x !== y).map(([label, x, y]) => `${label} ${text(x)}${ARROW}${text(y)}`);
 
-// Whether so many bytes fit the capacity, where there is one. `fits`: what is said then, of it and of what is left.
-function against(v, total, fits) {
+// Whether so many bytes fit the capacity, where there is one.
+function against(v, total) {
   if (v.capacity === undefined) return "";
   const [free, whole] = [v.capacity - total, `the ${amount(v.capacity)} of ${v.capacity_label}`];
-  return free < 0 ? ` ${amount(-free)} more than ${whole}: it does not fit.` : fits(whole, free) + inPieces(v, total);
+  return free < 0 ? ` ${amount(-free)} more than ${whole}: it does not fit.`
+    : ` ${fixed((100 * total) / v.capacity, 1)} % of ${whole}; ${amount(free)} are left.${inPieces(v, total)}`;
 }
 
 // Whether so many live bytes fit, and do not with what PyTorch's allocator may need: pictures.py's `may_run_out`, and its sentence.
@@ -166,6 +167,9 @@ function apart(spec, control, state) {
   return moved.length ? ` with ${moved.map((c) => `${c.label} ${labelOf(c, state[c.name])}`).join(" and ")}` : "";
 }
 
+// A step's size.
+const batchOf = (v) => `batch ${grouped(v.batch)}, sequence ${grouped(v.sequence)}`;
+
 function whatChanged(spec, before, state, preset) {
   if (preset) return preset;
   const moved = spec.controls.filter((c) => before[c.name] !== state[c.name]);
@@ -240,7 +244,7 @@ const courses = {
       if (mark) marks[name] = ops.length;
       if (!mark && !taken.length) return;
       const [block, segment] = numbers.map(([index, after], k) => index + (after === null ? turns[k ? "segment" : "block"] ?? 0 : size(after) - 1));
-      ops.push([name, place, c.named ? owner : owner.startsWith("blocks.") ? block + segment * (v.segment ?? 1) + 1 : 0, o]);
+      ops.push([name, place, owner.startsWith("blocks.") ? block + segment * (v.segment ?? 1) + 1 : 0, o]);
       course.push({ ...live });
     }, {});
     ops.push(["rest", "rest", 0]);

@@ -101,14 +101,15 @@ def _axis(unit, value):
     return next((u for u in ("TiB", "GiB", "MiB", "KiB") if value >= units.UNITS[u]), "B")
 
 
-def against(values: Mapping, total: float, fits: Callable[[str, float], str]) -> str:
-    """A sentence whether `total` bytes fit the values' `capacity`; empty without one. fits: words it from the capacity and what is left."""
+def _against(values, total):
+    """A sentence whether `total` bytes fit the values' `capacity`; empty without one."""
     if "capacity" not in values:
         return ""
     free, whole = values["capacity"] - total, f"the {units.text(values['capacity'])} of {values['capacity_label']}"
     if free < 0:
         return f" {units.text(-free)} more than {whole}: it does not fit."
-    return fits(whole, free) + _in_pieces(values, total)
+    share = 100 * total / values["capacity"]
+    return f" {share:.1f} % of {whole}; {units.text(free)} are left.{_in_pieces(values, total)}"
 
 
 def may_run_out(values: Mapping, total: float) -> bool:
@@ -185,11 +186,7 @@ class Stack(Kind):
         rows = [(label, x) for _, label, x in self.compute(values)]
         total = sum(x for _, x in rows)
         whole = units.text(total) if self.unit == "B" else f"{total:,} {self.unit}"
-
-        def fits(room, free):
-            return f" {100 * total / values['capacity']:.1f} % of {room}; {units.text(free)} are left."
-
-        return f"{subject}: {listed_amounts(rows, self.unit)}; {whole} in all.{against(values, total, fits)}"
+        return f"{subject}: {listed_amounts(rows, self.unit)}; {whole} in all.{_against(values, total)}"
 
     def figure(self, title, subject, values, variants):
         rows = {label: {} for label in variants}

@@ -32,6 +32,10 @@ LOOKS = ("the slider's place", "the peak", *(mark.replace("_", " ") for mark in 
 PLACES = 10_000
 
 
+def _sizes(values):
+    return f"batch {values['batch']:,}, sequence {values['sequence']:,}"
+
+
 @dataclass(frozen=True)
 class Timeline(Kind):
     """Live bytes by part over the operations of a step, and the parts at one instant.
@@ -40,12 +44,11 @@ class Timeline(Kind):
 
     Attributes:
         courses: the steps that the values choose from. parts: (part of the palette, label), in order.
-        named: values that the sentence names as the step's size. places: steps of the slider. code: of the owners, as `codes` gives it.
+        places: steps of the slider. code: of the owners, as `codes` gives it.
     """
 
     courses: Steps
     parts: Sequence[tuple[str, str]] = tuple(labelled(PARTS))
-    named: Sequence[str] = ("batch", "sequence")
     places: int = PLACES
     code: Mapping[str, str] = field(default_factory=dict)
 
@@ -72,16 +75,12 @@ class Timeline(Kind):
 
     def _instant(self, course, values):
         name, moment, owner = course.operations[course.at]
-        where = f", module {owner}" if owner and self.courses.named else ""
-        if owner.startswith("blocks.") and not self.courses.named:
-            where = f", block {int(owner.split('.')[1]) + 1} of {values['layers']}"
+        block = owner.startswith("blocks.")
+        where = f", block {int(owner.split('.')[1]) + 1} of {values['layers']}" if block else ""
         what = name.replace("_", " ") if name in ("rest", *MARKS) else f"{moment}{where}, {name}"
         lines = course.timeline()
         parts = [(label, lines[part][course.at]) for part, label in self.parts if lines[part][course.at]]
         return what + (" (the peak)" if course.at == course.peak_operation else ""), parts
-
-    def _of(self, subject, values):
-        return ", ".join(filter(None, (subject, *(f"{name} {values[name]:,}" for name in self.named))))
 
     def _beside_peak(self, course, values):
         return "."
@@ -91,12 +90,11 @@ class Timeline(Kind):
         what, parts = self._instant(course, values)
         peak = f"the peak of {units.text(course.peak)} is in {course.peak_at}{self._beside_peak(course, values)}"
         now = f"Operation {course.at + 1:,} of {len(course.live):,}, {what}: {listed_amounts(parts)}"
-        return f"{self._of(subject, values)}: {peak} {now}; {units.text(course.live[course.at])} in all."
+        return f"{subject}, {_sizes(values)}: {peak} {now}; {units.text(course.live[course.at])} in all."
 
     def figure(self, title, subject, values, variants):
         course = self.compute(values)
-        title = ", ".join(filter(None, (title, self._of(subject, values))))
-        fig = draw.timeline(course, title, units.largest(course.peak), at=course.at)
+        fig = draw.timeline(course, f"{title}, {subject}, {_sizes(values)}", units.largest(course.peak), at=course.at)
         fig.alt += " " + self.describe(subject, values)
         return fig
 
@@ -262,10 +260,6 @@ def _standing(found):
     forward = [o for o in flat(found.course.items) if o.phase == "forward"]
     makers = [o for o in forward if dict(o.place).get("block") == 1]
     return [left for left in standing(makers, forward) if left[2].part == "activations"]
-
-
-def _sizes(values):
-    return f"batch {values['batch']:,}, sequence {values['sequence']:,}"
 
 
 @dataclass(frozen=True)

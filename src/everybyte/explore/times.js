@@ -45,7 +45,7 @@ const timeline = {
   parts: (spec, r) => spec.parts.map(([p, label]) => [label, r.course[r.at][p] ?? 0, p]).filter(([, , p]) => r.course.some((parts) => parts[p])),
   instant(spec, r) {
     const [name, moment, owner] = r.ops[r.at];
-    const where = !owner ? "" : spec.courses.named ? `, module ${owner}` : `, block ${owner} of ${r.v.layers}`;
+    const where = owner ? `, block ${owner} of ${r.v.layers}` : "";
     const what = (name === moment || r.marks[name] === r.at ? name.replaceAll("_", " ") : `${moment}${where}, ${name}`) + (r.at === r.top ? " (the peak)" : "");
     return ` Operation ${grouped(r.at + 1)} of ${grouped(r.last + 1)}, ${what}: ${listed(timeline.parts(spec, r), amount)}; ${amount(r.total[r.at])} in all.`;
   },
@@ -89,8 +89,7 @@ const timeline = {
   peak: (r) => `${amount(r.total[r.top])} in ${r.ops[r.top][1]}`,
   beside: () => ".", // what else is said of the peak
   describe(spec, r) {
-    const sizes = spec.named.map((name) => `${name} ${grouped(r.v[name])}`).join(", ");
-    return `${r.subject ? `${r.subject}, ` : ""}${sizes}: the peak of ${amount(r.total[r.top])} is in ${r.ops[r.top][1]}`
+    return `${r.subject}, ${batchOf(r.v)}: the peak of ${amount(r.total[r.top])} is in ${r.ops[r.top][1]}`
       + KINDS[spec.kind].beside(r) + timeline.instant(spec, r);
   },
   change(spec, a, b, what) {
@@ -283,7 +282,7 @@ const chart = {
   },
 };
 
-const KINDS = { stack, peak, lines, fitting, ranges, block, timeline, forgetting, map, regions, front, chart };
+const KINDS = { stack, peak, lines, fitting, ranges, block, timeline, forgetting, map, front, chart };
 
 function describe(spec, state) {
   const kind = KINDS[spec.kind];
