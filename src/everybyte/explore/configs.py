@@ -22,13 +22,12 @@ from ..catalog.weights import learned, weights
 from ..common import files
 from ..draw import part
 from ..step.course import MARKS, place_of
-from ..theory import PARTS, trace
+from ..theory import PARTS
 from ..theory.attention import MASK_MULTIPLE
 from ..theory.letters import text
 from ..theory.optimizers import QUANTIZED
-from ..theory.schedule import nested, stretched
-from ..theory.structure import Plan, letters
-from ..theory.training import Fields, Step, occurrences
+from ..theory.structure import letters
+from ..theory.training import Fields, occurrences
 from .beside import read, table
 from .controls import cards
 from .courses import Printer, Size, fingerprint
@@ -93,7 +92,6 @@ SIZES = dict.fromkeys(FORMS, _NARROW_OR_WIDE) | {
 }
 #: Fields that a letter of the courses stands for.
 _LETTERS = {letter: name for name, letter in Fields.LETTERS.items()}
-_KEPT = "optimizer", "gradients"  # what stands between steps by what optimizer and precision choose
 
 
 def form(kind: str, model: Model, setup: Setup) -> str:
@@ -156,30 +154,17 @@ def update_key(kind: str, model: Model, optimizer: str) -> str:
 
 def traced(kinds: Mapping = FORMS) -> dict:
     """What the page computes with: the tables of `Steps`, and of each kind its parameters and weights in letters."""
-    printer, found, weighed = Bare(), {}, {}
+    printer, weighed = Bare(), {}
     for kind in kinds:
         for model, setup in forms(kind):
-            course = trace(model, setup)
-            if id(course) not in found:
-                last = max(i for i, item in enumerate(course.items) if getattr(item, "name", "") == "after_backward")
-                rest = [piece for piece in course.rest if piece.part not in _KEPT]
-                found[id(course)] = course, printer.step(rest, course.items[: last + 1])
-            printer.batches[form(kind, model, setup)] = found[id(course)][1]
+            printer.batch(form(kind, model, setup), model, setup)
             for sizes, optimizer in product(SIZES[kind], OPTIMIZERS):
                 sized = model.replace(**sizes)
                 key = update_key(kind, sized, optimizer)
                 if key not in printer.updates:
-                    printer.updates[key] = _update(printer, sized, setup.replace(optimizer=optimizer))
+                    printer.update(key, sized, setup.replace(optimizer=optimizer))
             weighed[f"{kind},{int(model.tied)}"] = _weighed(model)
     return printer.tables() | {"weights": weighed}
-
-
-def _update(printer, model, setup):
-    """The number of an optimizer's step in the tables."""
-    plan = Plan(model, setup)
-    step = Step(model, setup, plan.segments, plan.chunks, 0, plan.stepped, dense=plan.dense)
-    rest = [piece for piece in step.rest() if piece.part in _KEPT]
-    return printer.step(rest, nested(stretched(step.run(), plan.loops), plan.loops))
 
 
 def _weighed(model):

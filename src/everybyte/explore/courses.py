@@ -8,7 +8,7 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache, cached_property
 from importlib import resources
 from itertools import product
@@ -28,6 +28,7 @@ from ..theory.letters import HELPERS, factor, text
 from ..theory.schedule import nested, stretched
 from ..theory.structure import Plan, structure
 from ..theory.training import Step
+from .beside import table
 
 _LETTER, _CALL = re.compile(r"\b[A-Za-z]\w*\b(?!\()"), re.compile(r"\b([a-z]+\()")
 _HELPERS = HELPERS | {"down": HELPERS["whole"]}
@@ -47,18 +48,16 @@ class Size:
 
     name: str
     text: str
-    names: Mapping | None = None
+    names: Mapping = field(default_factory=lambda: NAMES)
 
     @cached_property
     def symbols(self):
         """What it needs values of, each with a `name`."""
-        names = NAMES if self.names is None else self.names
-        found = dict.fromkeys(names.get(letter, letter) for letter in _LETTER.findall(self.text))
+        found = dict.fromkeys(self.names.get(letter, letter) for letter in _LETTER.findall(self.text))
         return [SimpleNamespace(name=name) for name in found]
 
     def _with(self, form):
-        names = NAMES if self.names is None else self.names
-        return _LETTER.sub(lambda letter: form.format(names.get(letter[0], letter[0])), self.text)
+        return _LETTER.sub(lambda letter: form.format(self.names.get(letter[0], letter[0])), self.text)
 
     @cached_property
     def javascript(self):
@@ -100,10 +99,8 @@ def fingerprint() -> str:
 _TRACED: dict[str, dict] = {}
 
 
-@cache
 def _stored():
-    file = resources.files(__package__).joinpath(FILE)
-    return json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+    return table(FILE)
 
 
 class Steps:
@@ -111,7 +108,7 @@ class Steps:
 
     Args:
         by, update_by: names of the values that choose forward and backward, and the optimizer's step with its states.
-        tables: as `Printer` makes them. names: letter -> name of its value, where it is not the notation's.
+        tables: as `Printer` makes them. names: letter -> name of its value, by default the notation's.
 
     Attributes:
         sizes: `Size`s.
@@ -123,10 +120,7 @@ class Steps:
         batches, updates: {values joined by commas: a step}.
     """
 
-    #: Whether an operation is named by its module, and not by the number of its block.
-    named = False
-
-    def __init__(self, by: Sequence, update_by: Sequence, tables: dict, names: Mapping | None = None):
+    def __init__(self, by: Sequence, update_by: Sequence, tables: dict, names: Mapping = NAMES):
         self.by, self.update_by, self.tables = tuple(by), tuple(update_by), tables
         self.sizes = [Size(f"size {i}", source, names) for i, source in enumerate(tables["sizes"])]
         self.operations, self.bodies, self.steps = tables["operations"], tables["bodies"], tables["steps"]
@@ -134,72 +128,71 @@ class Steps:
 
     def spec(self):
         """As the picture takes them: sizes by their names."""
-        more = {"sizes": [size.name for size in self.sizes], "marks": MARKS, "named": self.named}
+        more = {"sizes": [size.name for size in self.sizes], "marks": MARKS}
         return self.tables | {"by": self.by, "update_by": self.update_by} | more
 
     # Running, as picture.js does.
 
     def _chosen(self, values):
-        """(bytes of every size, part -> live bytes between steps, items) at the symbols' values."""
-        sizes, live, items = _Lazy(self.sizes, values), {}, []
+        """(number of a size -> its bytes, part -> live bytes between steps, items) at the symbols' values."""
+        size, live, items = cache(lambda i: self.sizes[i](**values)), {}, []
         for cases, by in ((self.batches, self.by), (self.updates, self.update_by)):
             key = _joined(values[name] for name in by)
             if key not in cases:
                 raise ValueError(f"courses: no step for {', '.join(by)}: {key}")
             rest, more = self.steps[cases[key]]
-            _change(live, rest, sizes, 1)
+            _change(live, rest, size, 1)
             items += more
-        return sizes, live, items
+        return size, live, items
 
-    def _walk(self, items, sizes, live, turns=None):
+    def _walk(self, items, size, live, turns=None):
         """(operation, its body, turns) one by one; `live` is then as while it runs. Without `turns` a loop runs its first and last turn."""
         for item in items:
             if isinstance(item, int):
                 for o in self.bodies[item][0]:
                     operation = self.operations[o]
-                    _change(live, operation[3], sizes, 1)
+                    _change(live, operation[3], size, 1)
                     yield operation, self.bodies[item], turns
-                    _change(live, operation[4], sizes, -1)
+                    _change(live, operation[4], size, -1)
                 continue
-            (size, down, loop, inner), before = item, dict(live)
-            times = sizes[size]
+            (number, down, loop, inner), before = item, dict(live)
+            times = size(number)
             if turns is not None:
                 for turn in range(times):
-                    yield from self._walk(inner, sizes, live, turns | {loop: times - 1 - turn if down else turn})
+                    yield from self._walk(inner, size, live, turns | {loop: times - 1 - turn if down else turn})
             elif times > 0:
-                yield from self._walk(inner, sizes, live)
+                yield from self._walk(inner, size, live)
                 if times > 1:
                     live.update({part: x + (x - before.get(part, 0)) * (times - 2) for part, x in live.items()})
-                    yield from self._walk(inner, sizes, live)
+                    yield from self._walk(inner, size, live)
 
     def peak(self, values):
         """(where, {part: bytes}) of the first operation with the most bytes."""
-        sizes, live, items = self._chosen(values)
+        size, live, items = self._chosen(values)
         top, found = 0, ("", {})
-        for (_, where, _, taken, _), _, _ in self._walk(items, sizes, live):
+        for (_, where, _, taken, _), _, _ in self._walk(items, size, live):
             if taken and (total := sum(live.values())) > top:
                 top, found = total, (where, dict(live))
         return found
 
     def unrolled(self, values):
         """(operations, {part: live bytes at each}, {phase: its place}) of the whole step, as a budget has them."""
-        sizes, live, items = self._chosen(values)
+        size, live, items = self._chosen(values)
         operations, course, marks = [("rest", "rest", "")], [dict(live)], {"rest": 0}
-        for (name, where, owner, taken, _), body, turns in self._walk(items, sizes, live, {}):
+        for (name, where, owner, taken, _), body, turns in self._walk(items, size, live, {}):
             if name in MARKS:
                 marks[name] = len(course)
             if taken or name in MARKS:
-                owner = owner if self.named else owner.replace("*", self._block(body, turns, sizes, values))
-                operations.append((name, where, owner))
+                operations.append((name, where, owner.replace("*", self._block(body, turns, size, values))))
                 course.append(dict(live))
         operations.append(("rest", "rest", ""))
         course.append(course[0])
         parts = dict.fromkeys(part for parts in course for part in parts)
         return operations, {part: [live.get(part, 0) for live in course] for part in parts}, marks
 
-    def _block(self, body, turns, sizes, values):
+    def _block(self, body, turns, size, values):
         numbers = [
-            index + (turns.get(loop, 0) if after is None else sizes[after] - 1)
+            index + (turns.get(loop, 0) if after is None else size(after) - 1)
             for (index, after), loop in zip(body[1:], ("block", "segment"), strict=True)
         ]
         return str(numbers[0] + numbers[1] * values.get("segment", 1))
@@ -227,9 +220,13 @@ class Courses(Steps):
         super().__init__(by, update_by, found)
 
 
-def _change(live, pieces, sizes, sign):
-    for part, size in pieces:
-        live[part] = live.get(part, 0) + sign * sizes[size]
+def _change(live, pieces, size, sign):
+    for part, number in pieces:
+        live[part] = live.get(part, 0) + sign * size(number)
+
+
+#: What stands between steps by what precision and optimizer choose.
+_KEPT = "optimizer", "gradients"
 
 
 class Printer:
@@ -238,6 +235,23 @@ class Printer:
     def __init__(self):
         self._made = {"sizes": {}, "operations": {}, "bodies": {}, "steps": {}}
         self.batches, self.updates = {}, {}
+        self._traced = {}  # a course's id -> it, so that it stays, and its number
+
+    def batch(self, key: str, model: Model, setup: Setup) -> None:
+        """Put forward and backward of a step under a key, and what stands between steps beside them."""
+        course = trace(model, setup)  # one for all setups that differ in letters alone
+        if id(course) not in self._traced:
+            last = max(i for i, item in enumerate(course.items) if getattr(item, "name", "") == "after_backward")
+            rest = [piece for piece in course.rest if piece.part not in _KEPT]
+            self._traced[id(course)] = course, self.step(rest, course.items[: last + 1])
+        self.batches[key] = self._traced[id(course)][1]
+
+    def update(self, key: str, model: Model, setup: Setup) -> None:
+        """Put the optimizer's step under a key, and the states and gradients that stand between steps."""
+        plan = Plan(model, setup)
+        step = Step(model, setup, plan.segments, plan.chunks, 0, plan.stepped, dense=plan.dense)
+        rest = [piece for piece in step.rest() if piece.part in _KEPT]
+        self.updates[key] = self.step(rest, nested(stretched(step.run(), plan.loops), plan.loops))
 
     def tables(self):
         made = {name: list(table) for name, table in self._made.items()}
@@ -301,21 +315,11 @@ class Printer:
 
 def _traced(cases, updates):
     """The tables of these cases and these optimizers' steps."""
-    printer, found = Printer(), {}  # found: a course's id -> it, so that it stays, and its number
-    kept = "optimizer", "gradients"  # what stands between steps by what precision and optimizer choose
-    for key, (model, setup) in cases.items():
-        course = trace(model, setup)  # one for all setups that differ in letters alone
-        if id(course) not in found:
-            last = max(i for i, item in enumerate(course.items) if getattr(item, "name", "") == "after_backward")
-            rest = [piece for piece in course.rest if piece.part not in kept]
-            found[id(course)] = course, printer.step(rest, course.items[: last + 1])
-        printer.batches[_joined(key)] = found[id(course)][1]
-    for key, (model, setup) in updates.items():
-        plan = Plan(model, setup)
-        step = Step(model, setup, plan.segments, plan.chunks, 0, plan.stepped)
-        rest = [piece for piece in step.rest() if piece.part in kept]
-        items = nested(stretched(step.run(), plan.loops), plan.loops)
-        printer.updates[_joined(key)] = printer.step(rest, items)
+    printer = Printer()
+    for key, case in cases.items():
+        printer.batch(_joined(key), *case)
+    for key, case in updates.items():
+        printer.update(_joined(key), *case)
     return printer.tables()
 
 
@@ -395,16 +399,6 @@ def kinds(models: Mapping[str, Model]) -> tuple[dict[str, dict], list[Model]]:
         found[key] = max(found.get(key, model), model, key=lambda m: m.layers)
         options[name] = bindings(model, None) | {"kind": kind}
     return options, list(found.values())
-
-
-class _Lazy(dict):
-    def __init__(self, sizes, values):
-        super().__init__()
-        self._sizes, self._values = sizes, values
-
-    def __missing__(self, i):
-        found = self[i] = self._sizes[i](**self._values)
-        return found
 
 
 def _joined(values):
