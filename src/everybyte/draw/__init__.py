@@ -4,48 +4,25 @@ The palette is loaded at once; figures, and matplotlib, at their first use, so e
 """
 
 from importlib import import_module
+from pkgutil import iter_modules
 from typing import TYPE_CHECKING
 
 from .palette import PARTS, Part, contrast, ink_on, part
 
 if TYPE_CHECKING:  # what editors and type checkers see of the names that are fetched when they are first used
     from .addresses import blocks, memory, segments
-    from .dots import by_step, costs, front_of, fronts, learned, losses, ratios
-    from .epochs import batches
-    from .exchanged import alternation, mask, partners, rounds, travel, turn_of
-    from .exchanges import exchange
+    from .dots import batches, by_step, costs, front_of, fronts, learned, losses, off, ratios
+    from .exchanged import alternation, exchange, mask, partners, rounds, swap, travel, turn_of
     from .figures import amount, canvas, lines, ranges, regions, shares, stacked, timeline, timelines
     from .flows import layer, layer_tensors, offloaded, paths, streams, waits
-    from .from_tensors import chain
     from .gathers import gathered
     from .inside import saves, squares
     from .recomputing import recomputed
-    from .rules import off
     from .schematics import bit_fields, chunks, patches, schedule, shared_scales, splits, tiles
-    from .sequences import swap, switches
     from .showing import ON_SLIDE, SLIDES, bundle, checked_alt, png, projected, show, svg
     from .spans import lives
-    from .waterfalls import waterfall
+    from .sums import chain, switches, waterfall
 
-_MODULES = (
-    "addresses",
-    "dots",
-    "epochs",
-    "exchanged",
-    "exchanges",
-    "figures",
-    "flows",
-    "from_tensors",
-    "gathers",
-    "inside",
-    "recomputing",
-    "rules",
-    "schematics",
-    "sequences",
-    "showing",
-    "spans",
-    "waterfalls",
-)
 __all__ = [
     "ON_SLIDE", "PARTS", "Part", "SLIDES", "alternation", "amount", "batches", "bit_fields",
     "blocks", "bundle", "by_step", "canvas", "chain", "checked_alt", "chunks", "contrast", "costs", "exchange",
@@ -62,8 +39,8 @@ if not TYPE_CHECKING:  # to a type checker a name that is not above is an error
         if name not in __all__:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         found = {}
-        for module in _MODULES:
-            found |= vars(import_module(f".{module}", __name__))
+        for module in iter_modules(__path__):
+            found |= vars(import_module(f".{module.name}", __name__))
         globals().update((each, found[each]) for each in __all__ if each in found)
         return globals()[name]
 

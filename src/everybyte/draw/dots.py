@@ -1,4 +1,4 @@
-"""Dots and measured curves: ratios of stated to computed numbers, memory against time, a lab's measurements."""
+"""Dots and measured curves: ratios and errors of stated numbers, memory against time, a lab's measurements, steps of a run."""
 
 import math
 import textwrap
@@ -8,6 +8,7 @@ from typing import Any
 
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
 from matplotlib.ticker import NullLocator
 
 from .. import units
@@ -268,9 +269,8 @@ def by_step(
     high = units.to(max(*reserved, capacity or 0), unit)
     for values, name in ((reserved, "cached"), (allocated, "requested")):
         drawn = [units.to(value, unit) for value in values]
-        ax.fill_between(
-            steps, drawn, step="mid", color=part(name).color, hatch=part(name).hatch, edgecolor=CARD, linewidth=0
-        )
+        look = part(name)
+        ax.fill_between(steps, drawn, step="mid", color=look.color, hatch=look.hatch, edgecolor=CARD, linewidth=0)
         most = max(range(len(values)), key=values.__getitem__)
         said = f"{'reserved' if name == 'cached' else 'allocated'} {amount(values[most], unit)}"
         side = "right" if most > len(values) / 2 else "left"
@@ -283,4 +283,86 @@ def by_step(
         f"Bytes by step, {title}: of {len(reserved):,} steps the most reserved are {amount(max(reserved), unit)}, first in step "
         f"{reserved.index(max(reserved)) + 1:,}; the most allocated {amount(max(allocated), unit)}{line}."
     )
+    return fig
+
+
+def batches(steps: Sequence[tuple[int, int]], title: str = "", mark: int | None = None) -> Figure:
+    """A bar for each batch: its tokens below, and above them its padding.
+
+    Args:
+        steps: (tokens of the texts, tokens with padding) of each batch, in the order of the steps.
+        mark: the number of a step to name, from 1 on; by default the first of the largest.
+
+    Raises:
+        ValueError: no steps, a batch with more tokens than it has with padding, a step to mark that is not there.
+    """
+    if not steps or any(not 0 < text <= whole for text, whole in steps):
+        raise ValueError(
+            f"steps: {list(steps)[:3]!r} …; allowed: (tokens, tokens with padding), the second not smaller"
+        )
+    whole = [each for _, each in steps]
+    place = whole.index(max(whole)) + 1 if mark is None else mark
+    if not 1 <= place <= len(steps):
+        raise ValueError(f"mark: {mark!r}; allowed: 1 to {len(steps)}")
+    fig, ax = canvas(title, height=3.6)
+    numbers = range(1, len(steps) + 1)
+    texts = [text for text, _ in steps]
+    ax.bar(numbers, texts, width=1.0, color=INK, linewidth=0)
+    rest = [all_ - text for text, all_ in steps]
+    ax.bar(numbers, rest, width=1.0, bottom=texts, color=MUTED, alpha=0.45, hatch="//", edgecolor="white", linewidth=0)
+    text, most = steps[place - 1]
+    said = f"step {place:,}: {most:,}, of them {text:,} of text"
+    side = "right" if place > len(steps) / 2 else "left"
+    beside(ax, (place, most), said, (0, 5), ha=side, fontweight="bold", bbox=card())
+    ax.set(xlim=(0.5, len(steps) + 0.5), ylim=(0, max(whole) * 1.18), xlabel="step", ylabel="tokens of the batch")
+    ax.yaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
+    look: dict[str, Any] = {"facecolor": MUTED, "alpha": 0.45, "hatch": "//", "edgecolor": "white"}
+    _keys(fig, [Patch(label="text", facecolor=INK), Patch(label="padding", **look)])
+    share = 1 - sum(texts) / sum(whole)
+    fig.alt = (
+        f"Bars, {title}: {len(steps):,} batches of {min(whole):,} to {max(whole):,} tokens; {share:.0%} of all tokens are padding. "
+        f"Step {place:,} has {most:,} tokens, of them {text:,} of text."
+    )
+    return fig
+
+
+_RULES: tuple[dict[str, Any], ...] = (
+    {"marker": "o", "markerfacecolor": INK},
+    {"marker": "D", "markerfacecolor": "white"},
+)
+_NEAR = 0.1  # half the width of the band of errors
+
+
+def off(rows: Mapping[str, Mapping[str, float]], title: str = "") -> Figure:
+    """Errors of rules, a row for each label, with zero in the middle and a band that says what counts as near.
+
+    Args:
+        rows: {label: {rule: error}}, an error of 0.02 is two percent too high; two rules at most.
+
+    Raises:
+        ValueError: no rows, or more than two rules.
+    """
+    rules = list(dict.fromkeys(rule for errors in rows.values() for rule in errors))
+    if not rules or len(rules) > len(_RULES):
+        raise ValueError(f"rows: {len(rules)} rules; allowed: one or two, in one row or more")
+    fig, ax = canvas(title, height=1.5 + 0.34 * len(rows))
+    ax.axvspan(-100 * _NEAR, 100 * _NEAR, color=MUTED, alpha=0.15, linewidth=0)
+    ax.axvline(0, color=INK, linewidth=1)
+    for y, errors in enumerate(rows.values()):
+        for rule, error in errors.items():
+            look = _RULES[rules.index(rule)]
+            ax.plot(100 * error, y, markersize=8, markeredgecolor=INK, linestyle="", **look)
+    named_rows(ax, rows)
+    far = max([_NEAR, *(abs(error) for errors in rows.values() for error in errors.values())])
+    ax.set(xlim=(-115 * far, 115 * far), xlabel="off by, in percent")
+    ax.xaxis.set_major_formatter(lambda value, _: f"{value:+.0f} %" if value else "0")
+    looks = zip(rules, _RULES, strict=False)
+    edge = {"linestyle": "", "markeredgecolor": INK, "markersize": 8}
+    _keys(fig, [Line2D([], [], label=rule, **edge, **look) for rule, look in looks])
+    said = []
+    for rule in rules:
+        found = {label: errors[rule] for label, errors in rows.items() if rule in errors}
+        low, high = min(found, key=found.__getitem__), max(found, key=found.__getitem__)
+        said.append(f"{rule} from {found[low]:+.1%} ({low}) to {found[high]:+.1%} ({high})")
+    fig.alt = f"Dots, {title}: {len(rows)} rows; {'; '.join(said)}. The band is {_NEAR:.0%} to either side."
     return fig

@@ -1,4 +1,4 @@
-"""What GPUs exchange, with its bytes: rows on their way to experts and back, keys around a ring, a GPU between engine and trainer.
+"""What GPUs exchange: rows with experts and back, keys around a ring, heads for tokens, a GPU between engine and trainer.
 
 from everybyte import draw
 draw.show(draw.travel([[6, 1, 1, 0], [5, 2, 1, 0]], gpus=2, width=7168, expert_width=2048))
@@ -8,13 +8,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from matplotlib.figure import Figure
-from matplotlib.patches import FancyArrowPatch, Patch, Rectangle
+from matplotlib.patches import Patch, Rectangle
 
 from .. import units
 from ..common import checks
 from .figures import _look, beside, canvas, canvases, card, words
 from .palette import CARD, INK, MUTED, PARTS, ink_on, part
-from .schematics import _SHADES, _box, _drawn
+from .schematics import _SHADES, _arrow, _box, _drawn
 
 #: Of rows of experts, in order: what it is, the part with its look, whether it counts the rows that a GPU sends or those that come.
 _STATIONS = (
@@ -77,14 +77,14 @@ def travel(
             ax.add_patch(Rectangle((start, y - _BAR / 2), held, _BAR, **_look(name) | _EDGE))
             words(ax, start, y + 0.37, units.text(held), 8.5, ha="left", color=INK)
     most = max(sum(sent[to * each : (to + 1) * each]) for sent in rows for to in range(gpus)) or 1
-    arrow: dict[str, Any] = {"arrowstyle": "-|>", "mutation_scale": 8, "color": MUTED, "alpha": 0.75, "zorder": 0}
     for g, sent in enumerate(rows):
         for to in range(gpus):
             n = sum(sent[to * each : (to + 1) * each])
             there = (starts[1] + amounts[g][1], -g * _LANE), (starts[2], -to * _LANE)
             back = (starts[3] + amounts[to][3], -to * _LANE), (starts[4], -g * _LANE)
             for ends in (there, back) if n else ():
-                ax.add_patch(FancyArrowPatch(*ends, linewidth=0.4 + 3.2 * n / most, shrinkA=2, shrinkB=1, **arrow))
+                thick = 0.4 + 3.2 * n / most
+                _arrow(ax, *ends, 8, MUTED, linewidth=thick, shrinkA=2, shrinkB=1, alpha=0.75, zorder=0)
     for (said, *_), start in zip(_STATIONS, starts, strict=True):
         words(ax, start, 0.78, said, 9.5, ha="left", color=MUTED)
     told = "; ".join(
@@ -95,7 +95,57 @@ def travel(
     return _drawn(fig, ax, (-1.2 * room, x - 0.6 * room), (-(gpus - 0.5) * _LANE, 1.05), alt)
 
 
-_ARROW: dict[str, Any] = {"arrowstyle": "-|>", "mutation_scale": 10, "color": MUTED, "shrinkA": 1, "shrinkB": 1}
+#: Between two GPUs, of a GPU, and of its largest expert.
+_APART, _GPU, _EXPERT = 0.5, 2.4, 1.5
+
+
+def exchange(
+    rows: Sequence[Sequence[int]], gpus: int, title: str = "Each row goes to the GPU of its expert, and comes back"
+) -> Figure:
+    """Rows of tokens above, experts below: an arrow is as thick as the rows that it sends, an expert as tall as those that come.
+
+    Args:
+        rows: of each GPU, how many it sends to each expert. gpus: that divide the experts, side by side; from 2 to 8.
+
+    Raises:
+        ValueError: for another number of GPUs, or experts that they do not divide.
+    """
+    checks.whole("exchange", "gpus", gpus, 2, 8)
+    checks.whole("exchange", "rows, how many", len(rows), gpus, gpus)
+    experts = len(rows[0])
+    for sent in rows:
+        checks.whole("exchange", "rows, experts", len(sent), experts, experts)
+    if not experts or experts % gpus:
+        raise ValueError(f"exchange.rows: {experts} experts on {gpus} GPUs; allowed: a multiple of {gpus}")
+    fig, ax = canvas(title, height=4.4)
+    each = experts // gpus
+    came = [sum(sent[e] for sent in rows) for e in range(experts)]
+    most = max(*came, 1)
+    widest = max(sum(sent[g * each : (g + 1) * each]) for sent in rows for g in range(gpus)) or 1
+    for g, sent in enumerate(rows):
+        left = g * (_GPU + _APART)
+        _box(ax, left, 3.6, _GPU, 0.7, facecolor=part("activations").color)
+        words(ax, left + _GPU / 2, 3.95, f"GPU {g}: {sum(sent):,} rows", 9, color=INK)
+        for to in range(gpus):
+            thick = 5 * sum(sent[to * each : (to + 1) * each]) / widest
+            if thick:
+                ends = (left + _GPU / 2, 3.58), (to * (_GPU + _APART) + _GPU / 2, 2.0)
+                _arrow(ax, *ends, 9, MUTED, linewidth=thick, alpha=0.8, zorder=0)
+        _box(ax, left, 0, _GPU, 1.95, facecolor=CARD)
+        for i in range(each):
+            wide, e = _GPU / each, g * each + i
+            tall = _EXPERT * came[e] / most
+            look = part("activations")
+            _box(ax, left + (i + 0.1) * wide, 0, 0.8 * wide, tall, facecolor=look.color, hatch=look.hatch)
+        here = sum(came[g * each : (g + 1) * each])
+        words(ax, left + _GPU / 2, 1.75, f"{here:,} come", 9)
+        own = f"experts {g * each} to {(g + 1) * each - 1}" if each > 1 else f"expert {g}"
+        words(ax, left + _GPU / 2, -0.22, own, 9, color=MUTED)
+    said = "; ".join(
+        f"GPU {g} sends {sum(sent):,} and gets {sum(came[g * each : (g + 1) * each]):,}" for g, sent in enumerate(rows)
+    )
+    alt = f"Schematic, {title}: {gpus} GPUs with {each} of {experts} experts each, arrows from every GPU to every GPU. Rows: {said}."
+    return _drawn(fig, ax, (-0.2, gpus * (_GPU + _APART) - _APART + 0.2), (-0.5, 4.4), alt)
 
 
 def rounds(
@@ -136,20 +186,14 @@ def rounds(
             if turn < parts - 1:
                 down = (rank + 1) % parts
                 here, there = (left + pair + 0.02, y), (left + step - 0.02, -down)
-                look: dict[str, Any] = {"linestyle": ":"} if down == 0 else {}
-                ax.add_patch(FancyArrowPatch(here, there, linewidth=1.2, **_ARROW | look))
+                line = ":" if down == 0 else "-"
+                _arrow(ax, here, there, 10, MUTED, linewidth=1.2, linestyle=line, shrinkA=1, shrinkB=1)
     words(ax, own + 0.04, 0.62, stay, 10, color=MUTED)
     for turn in range(parts):
         words(ax, first + turn * step + pair / 2, 0.62, f"turn {turn}", 10, color=MUTED)
     if said[1]:
-        words(
-            ax,
-            first + (parts * step - 0.75) / 2,
-            -parts + 0.4,
-            f"keys and values go around, {said[1]} each",
-            9.5,
-            color=MUTED,
-        )
+        middle, around = first + (parts * step - 0.75) / 2, f"keys and values go around, {said[1]} each"
+        words(ax, middle, -parts + 0.4, around, color=MUTED)
     last = ", ".join(f"GPU {rank} has those of GPU {(rank - parts + 1) % parts}" for rank in range(parts))
     alt = (
         f"Schematic, {title}: {parts} GPUs, {parts} turns. Each GPU's {stay}. "
@@ -200,6 +244,48 @@ def mask(parts: int = 4, title: str = "Two pieces for each GPU: in every turn al
         f"{pieces - 1} - r. In each tile stands the turn in which its GPU computes it: {'; '.join(lines)}."
     )
     return _drawn(fig, ax, (-2.6, pieces + 6.2), (-pieces - 0.1, 0.6), alt, aspect="equal")
+
+
+_SIDE, _BETWEEN = 3.2, 2.0  # of a square of tokens by heads; between two of them
+
+
+def swap(parts: int = 4) -> Figure:
+    """DeepSpeed-Ulysses: who has which tokens of which heads before, during and after attention.
+
+    Args:
+        parts: GPUs, from 2 to 4.
+
+    Raises:
+        ValueError: another number.
+    """
+    checks.whole("swap", "parts", parts, 2, len(_SHADES))
+    title = "Heads for tokens, and back"
+    fig, ax = canvas(title, height=3.6)
+    each = _SIDE / parts
+    said = ("own tokens, all heads", "all tokens, own heads", "own tokens, all heads")
+    for place, (by_tokens, below) in enumerate(zip((True, False, True), said, strict=True)):
+        left = place * (_SIDE + _BETWEEN)
+        for g in range(parts):
+            for i in range(parts):
+                x, y = (i, g) if by_tokens else (g, i)
+                _box(ax, left + x * each, -(y + 1) * each, each, each, facecolor=_SHADES[g], linewidth=0.3)
+            middle, down = (parts / 2, g + 0.5) if by_tokens else (g + 0.5, parts / 2)
+            words(ax, left + middle * each, -down * each, f"GPU {g}", 9, bbox=card(1.5))
+        words(ax, left + _SIDE / 2, 0.28, "heads", 9, color=MUTED)
+        words(ax, left - 0.18, -_SIDE / 2, "tokens", 9, color=MUTED, rotation=90)
+        words(ax, left + _SIDE / 2, -_SIDE - 0.3, below, 10)
+        if place < 2:
+            end, what = left + _SIDE, ("Q, K, V", "result")[place]
+            _arrow(ax, (end + 0.25, -_SIDE / 2), (end + _BETWEEN - 0.45, -_SIDE / 2), 14)
+            words(ax, end + _BETWEEN / 2 - 0.1, -_SIDE / 2 + 0.3, what, 10)
+            words(ax, end + _BETWEEN / 2 - 0.1, -_SIDE / 2 - 0.32, "all-to-all", 9, color=MUTED)
+    words(ax, 1.5 * _SIDE + _BETWEEN, 0.62, "attention", 11)
+    alt = (
+        f"Schematic, {title}: three squares of tokens, downwards, by heads, across. In the first and the last each of {parts} GPUs has a "
+        "band of tokens of all heads, in the middle one all tokens of a band of heads, where attention runs. Between them stand two "
+        "all-to-alls: of Q, K and V there, of the result back."
+    )
+    return _drawn(fig, ax, (-0.5, 3 * _SIDE + 2 * _BETWEEN + 0.1), (-_SIDE - 0.6, 0.9), alt, aspect="equal")
 
 
 #: What each holder of a GPU is called, from the bottom up.
@@ -259,34 +345,22 @@ def alternation(ways: Mapping[str, Any], usable: int | None = None, title: str =
     fig, axes = canvases(title or "Who holds the GPU, phase after phase", 0.9 + 2.7 * len(ways), len(ways))
     used, told = {}, []
     found = {label: list(_held(one)) for label, one in ways.items()}
-    high = max(
-        [usable or 0, *(sum(sum(h.values()) for h in held.values()) for ps in found.values() for _, held, _ in ps)]
-    )
-    low = max(host for ps in found.values() for *_, host in ps)
+    every = [phase for phases in found.values() for phase in phases]
+    high = max([usable or 0, *(sum(sum(h.values()) for h in held.values()) for _, held, _ in every)])
+    low = max(host for *_, host in every)
     gib = units.UNITS["GiB"]
     for ax, (label, phases) in zip(axes, found.items(), strict=True):
         for i, (name, held, host) in enumerate(phases):
             told.append(f"{label}, {_column(ax, i, name, held, host, high / gib, used)}")
         ax.set_xticks(range(len(phases)), [name for name, *_ in phases], fontsize=9.5)
         ax.set_title(label, loc="left", fontsize=10.5, color=INK)
-        ax.set(
-            ylabel="GiB",
-            ylim=(-1.15 * low / gib if low else 0, 1.18 * high / gib),
-            xlim=(-0.6, max(map(len, found.values())) - 0.4),
-        )
+        ax.set(ylabel="GiB", ylim=(-1.15 * low / gib, 1.18 * high / gib))
+        ax.set_xlim(-0.6, max(map(len, found.values())) - 0.4)
         ax.axhline(0, color=INK, linewidth=1)
         if usable is not None:
             ax.axhline(usable / gib, color=INK, linestyle="--", linewidth=1.3)
-            beside(
-                ax,
-                (1, usable / gib),
-                f"usable {units.text(usable)}",
-                (-2, 2),
-                9,
-                xycoords=("axes fraction", "data"),
-                ha="right",
-                va="bottom",
-            )
+            place = {"xycoords": ("axes fraction", "data"), "ha": "right", "va": "bottom"}
+            beside(ax, (1, usable / gib), f"usable {units.text(usable)}", (-2, 2), 9, **place)
         ax.grid(axis="x", visible=False)
     handles = [Patch(label=part(name).label, **_look(name)) for name in PARTS if name in used]
     fig.legend(handles=handles, loc="outside lower left", ncols=5, frameon=False, fontsize=10)
@@ -295,36 +369,37 @@ def alternation(ways: Mapping[str, Any], usable: int | None = None, title: str =
     return fig
 
 
-#: Letters of a mesh's dimensions on a GPU that the marked one talks to, and their shades.
+#: GPUs of a node; letters of a mesh's dimensions on a GPU that the first one talks to, and their shades.
+_NODE = 8
 _ALONG = {"tensor": ("T", 0), "context": ("C", 1), "data": ("D", 2), "pipeline": ("P", 3)}
 
 
-def partners(mesh, gpus: int, node: int = 8, marked: int = 0, title: str = "") -> Figure:
-    """All GPUs, a box for each node: with whom the marked one exchanges along each dimension of a mesh.
+def partners(mesh, gpus: int) -> Figure:
+    """All GPUs, eight in a node: with whom the first one exchanges along each dimension of a mesh.
 
     Args:
-        mesh: an `everybyte.Mesh`. gpus: of all, a multiple of `node` and of the mesh's size. node: GPUs of a node. marked: a GPU's number.
+        mesh: an `everybyte.Mesh`. gpus: of all, a multiple of eight and of the mesh's size.
 
     Raises:
         ValueError: where they do not divide.
     """
-    checks.whole("partners", "gpus", gpus, node, 512)
-    if gpus % node or gpus % mesh.size:
-        raise ValueError(f"partners.gpus: {gpus}; allowed: a multiple of {node} and of {mesh.size}")
+    checks.whole("partners", "gpus", gpus, _NODE, 512)
+    if gpus % _NODE or gpus % mesh.size:
+        raise ValueError(f"partners.gpus: {gpus}; allowed: a multiple of {_NODE} and of {mesh.size}")
     data = gpus // mesh.size
-    here, counts = mesh.rank(marked, data), dict.fromkeys(_ALONG, 0)
-    rows = min(gpus // node, 8)
-    fig, ax = canvas(title or f"{gpus} GPUs, {node} in a node: with whom GPU {marked} talks", height=1.2 + 0.36 * rows)
-    wide = node + 1.2
+    here, counts = mesh.rank(0, data), dict.fromkeys(_ALONG, 0)
+    rows = min(gpus // _NODE, 8)
+    fig, ax = canvas(f"{gpus} GPUs, {_NODE} in a node: with whom GPU 0 talks", height=1.2 + 0.36 * rows)
+    wide = _NODE + 1.2
     for rank in range(gpus):
-        place, inside = divmod(rank, node)
+        place, inside = divmod(rank, _NODE)
         x, y = (place // rows) * wide + inside, -(place % rows) * 1.15
         found = mesh.rank(rank, data)
         apart = [name for name in found if found[name] != here[name]]
         said = ""
         look: dict[str, Any] = {"facecolor": CARD, "edgecolor": MUTED, "linewidth": 0.5}
         if not apart:
-            said, look = str(marked), {"facecolor": INK}
+            said, look = "0", {"facecolor": INK}
         elif len(apart) == 1:
             counts[apart[0]] += 1
             said, look = _ALONG[apart[0]][0], {"facecolor": _SHADES[_ALONG[apart[0]][1]]}
@@ -332,15 +407,12 @@ def partners(mesh, gpus: int, node: int = 8, marked: int = 0, title: str = "") -
         words(ax, x + 0.46, y - 0.44, said, 10, color=ink_on(look["facecolor"]))
         if not inside:
             words(ax, x - 0.15, y - 0.44, f"node {place}", 9, ha="right", color=MUTED)
-    right = -(-gpus // node // rows) * wide + 0.2
+    right = -(-gpus // _NODE // rows) * wide + 0.2
     for i, (name, (letter, shade)) in enumerate(_ALONG.items()):
         _box(ax, right, -i * 1.3 - 0.9, 0.92, 0.92, facecolor=_SHADES[shade])
         words(ax, right + 0.46, -i * 1.3 - 0.44, letter, 10, color=ink_on(_SHADES[shade]))
-        words(
-            ax, right + 1.2, -i * 1.3 - 0.44, f"{name}: {counts[name]} other{'s' * (counts[name] != 1)}", 10, ha="left"
-        )
+        others = f"{name}: {counts[name]} other{'s' * (counts[name] != 1)}"
+        words(ax, right + 1.2, -i * 1.3 - 0.44, others, 10, ha="left")
     told = ", ".join(f"{count} along {name}" for name, count in counts.items())
-    alt = (
-        f"Schematic, {gpus} GPUs in nodes of {node}, a mesh of {mesh}, data {data}: GPU {marked} exchanges with {told}."
-    )
+    alt = f"Schematic, {gpus} GPUs in nodes of {_NODE}, a mesh of {mesh}, data {data}: GPU 0 exchanges with {told}."
     return _drawn(fig, ax, (-1.8, right + 7.5), (-rows * 1.15 - 0.1, 0.3), alt, aspect="equal")

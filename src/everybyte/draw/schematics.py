@@ -18,6 +18,11 @@ def _box(ax, x, y, wide, high, **look):
     ax.add_patch(Rectangle((x, y), wide, high, **frame | look))
 
 
+def _arrow(ax, start, end, head, color=INK, **more):
+    """Draw an arrow. head: its size. more: matplotlib's further arguments."""
+    ax.add_patch(FancyArrowPatch(start, end, arrowstyle="-|>", mutation_scale=head, color=color, **more))
+
+
 def _drawn(fig, ax, across, up, alt, **more):
     """The schematic without axes, with these limits and its alternative text."""
     ax.set(xlim=across, ylim=up, **more)
@@ -75,18 +80,9 @@ def splits(parts: int = 4, title: str = "Columns, then rows") -> Figure:
     return _drawn(fig, ax, (-0.3, x - _BETWEEN + 0.1), (-1.8, 1.75), alt, aspect="equal")
 
 
-def tiles(
-    tiles: int = 5, title: str = "One tile of scores exists at a time; a row leaves its output and one number"
-) -> Figure:
-    """FlashAttention's tiles of scores at one moment of forward: which exist, and what is kept of each row.
-
-    Args:
-        tiles: in each direction, from 3 to 8.
-
-    Raises:
-        ValueError: another number.
-    """
-    checks.whole("tiles", "tiles", tiles, 3, 8)
+def tiles() -> Figure:
+    """FlashAttention's tiles of scores at one moment of forward: which exist, and what is kept of each row."""
+    tiles, title = 5, "One tile of scores exists at a time; a row leaves its output and one number"
     fig, ax = canvas(title, height=3.6)
     now = tiles - 2, tiles // 2
     for q in range(tiles):
@@ -113,7 +109,7 @@ def tiles(
     return _drawn(fig, ax, (-0.6, tiles + 2.8), (-tiles - 0.2, 0.7), alt, aspect="equal")
 
 
-def chunks(parts: int = 4, title: str = "Squares within chunks, a state from one to the next") -> Figure:
+def chunks(parts: int = 4) -> Figure:
     """A sequence cut into chunks: a square of pairs in each, and the state that goes on to the next.
 
     Args:
@@ -123,6 +119,7 @@ def chunks(parts: int = 4, title: str = "Squares within chunks, a state from one
         ValueError: another number.
     """
     checks.whole("chunks", "parts", parts, 2, 6)
+    title = "Squares within chunks, a state from one to the next"
     fig, ax = canvas(title, height=3.4)
     for i in range(parts):
         _box(ax, 2 * i, 1.2, 1.2, 1.2, facecolor=PARTS["activations"].color)
@@ -130,13 +127,12 @@ def chunks(parts: int = 4, title: str = "Squares within chunks, a state from one
         words(ax, 2 * i + 0.6, 2.55, f"chunk {i}", 10, va="baseline")
         words(ax, 2 * i + 0.42, 1.55, "Q × Q", 9, color=ink_on(PARTS["activations"].color))
         words(ax, 2 * i + 0.6, 0.95, "Q tokens", 8, color=MUTED)
-    arrow: dict[str, Any] = {"arrowstyle": "-|>", "mutation_scale": 12, "color": INK}
     for i in range(parts + 1):
         _box(ax, 2 * i - 0.8, -0.3, 0.6, 0.6, facecolor=PARTS["cache"].color)
         words(ax, 2 * i - 0.5, 0, f"state\n{i}", 8, color=ink_on(PARTS["cache"].color))
         if i < parts:
-            ax.add_patch(FancyArrowPatch((2 * i - 0.2, 0), (2 * i + 1.2, 0), **arrow))
-            ax.add_patch(FancyArrowPatch((2 * i - 0.45, 0.3), (2 * i, 1.2), **arrow))
+            _arrow(ax, (2 * i - 0.2, 0), (2 * i + 1.2, 0), 12)
+            _arrow(ax, (2 * i - 0.45, 0.3), (2 * i, 1.2), 12)
     words(ax, parts - 0.5, -0.55, "a state has the same size after any number of tokens", 9, va="top", color=MUTED)
     alt = (
         f"Schematic, {title}: a sequence cut into {parts} chunks of Q tokens. Within each chunk there is a square of Q × Q pairs, half "
@@ -191,8 +187,9 @@ _SHARED = (
 )  # fmt: skip
 
 
-def shared_scales(title: str = "Who shares a scale: from one for a tensor to one for 16 numbers") -> Figure:
+def shared_scales() -> Figure:
     """A matrix under four granularities of scales, a shade for each block."""
+    title = "Who shares a scale: from one for a tensor to one for 16 numbers"
     fig, ax = canvas(title, height=2.6)
     for number, (name, high, wide, said) in enumerate(_SHARED):
         left = 2.6 * number
@@ -262,17 +259,14 @@ def schedule(
     return fig
 
 
-def patches(
-    sides: Sequence[tuple[int, int]], patch: int = 16, merged: int = 2, title: str = "Patches and tokens"
-) -> Figure:
-    """Pictures of several sizes, to one scale, each cut into patches; thick lines around those that are one token.
+def patches(sides: Sequence[tuple[int, int]]) -> Figure:
+    """Pictures of several sizes, to one scale, each cut into patches; thick lines around the four that are one token.
 
     Args:
-        sides: (width, height) in pixels of each, multiples of `patch * merged`. patch: pixels of a patch's side.
-            merged: patches of a token's side.
+        sides: (width, height) in pixels of each, multiples of 32.
     """
-    token, x, gap = patch * merged, 0.0, max(width for width, _ in sides) / 12
-    fig, ax = canvas(title, height=3.2)
+    patch, token, x, gap = 16, 32, 0.0, max(width for width, _ in sides) / 12
+    fig, ax = canvas("Patches and tokens", height=3.2)
     told = []
     for width, height in sides:
         for step, line in ((patch, 0.2), (token, 0.7)):
@@ -281,7 +275,7 @@ def patches(
             for i in range(0, height + 1, step):
                 ax.plot([x, x + width], [i] * 2, color=BLUE, linewidth=line)
         count = width * height // patch**2
-        told.append(f"{width} × {height}: {count:,} patches, {count // merged**2:,} tokens")
+        told.append(f"{width} × {height}: {count:,} patches, {count // 4:,} tokens")
         ax.text(x, -gap / 3, told[-1].replace(": ", "\n").replace(", ", "\n"), va="top", color=INK, fontsize=8)
         x += width + gap
     alt = f"{len(sides)} pictures cut into patches of {patch} pixels. " + "; ".join(told) + "."
