@@ -70,7 +70,7 @@ FIGURES = {
     "squares": lambda: draw.squares([eb.model("gpt2"), eb.model("llama-3.2-1b")]),
     "saves": lambda: draw.saves([("norm", [("input", 4.0), ("sum", 0.1)]), ("q, k, v", []), ("add", [])], "one branch"),
     "chunks": lambda: draw.chunks(4),
-    "tiles": lambda: draw.tiles(5),
+    "tiles": lambda: draw.tiles(),
     "schedule": lambda: draw.schedule(schedules.timed(Mesh(pipeline=4), 8), "1F1B", dict.fromkeys(range(4), 9 * GIB)),
     "schedule, a V": lambda: draw.schedule(schedules.timed(Mesh(pipeline=4, schedule="zbv", stages=2), 24), "ZB-V"),
     "costs": lambda: draw.costs({"none": (8 * GIB, 1.0), "full": (GIB, 1.33)}, "arithmetic, none is 1", "GPT-2"),

@@ -74,7 +74,7 @@ def travel(
         y = -g * _LANE
         words(ax, -0.25 * room, y, f"GPU {g}", 10, ha="right")
         for (_, name, _), start, held in zip(_STATIONS, starts, of, strict=True):
-            ax.add_patch(Rectangle((start, y - _BAR / 2), held, _BAR, **_look(name) | _EDGE))
+            _box(ax, start, y - _BAR / 2, held, _BAR, **_look(name) | _EDGE)
             words(ax, start, y + 0.37, units.text(held), 8.5, ha="left", color=INK)
     most = max(sum(sent[to * each : (to + 1) * each]) for sent in rows for to in range(gpus)) or 1
     for g, sent in enumerate(rows):

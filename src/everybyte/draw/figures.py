@@ -22,16 +22,16 @@ WIDTH = 9.5
 _CASING = [withStroke(linewidth=4, foreground=MUTED)]
 
 
-def canvas(title: str, height: float = 3.6, width: float = WIDTH):
+def canvas(title: str, height: float = 3.6):
     """An empty figure in the book's style: (figure, axes). Inches."""
-    fig, (ax,) = canvases(title, height, width=width)
+    fig, (ax,) = canvases(title, height)
     return fig, ax
 
 
-def canvases(title: str, height: float, rows: int = 1, width: float = WIDTH, **more):
+def canvases(title: str, height: float, rows: int = 1, **more):
     """An empty figure with several axes one below the other: (figure, axes)."""
-    fig = Figure(figsize=(width, height), layout="constrained", facecolor=CARD)
-    fig.suptitle(textwrap.fill(title, int(width * 8.5)), x=0.01, ha="left", fontsize=13, color=INK, fontweight="bold")
+    fig = Figure(figsize=(WIDTH, height), layout="constrained", facecolor=CARD)
+    fig.suptitle(textwrap.fill(title, int(WIDTH * 8.5)), x=0.01, ha="left", fontsize=13, color=INK, fontweight="bold")
     axes = fig.subplots(rows, squeeze=False, **more)[:, 0]
     for ax in axes:
         _style(ax)
@@ -376,7 +376,7 @@ def _course(ax, trace, unit, high):
     return list(lines), middles
 
 
-def timelines(traces: Mapping, title: str = "", unit: str = "GiB") -> Figure:
+def timelines(traces: Mapping, title: str = "") -> Figure:
     """Timelines one below the other, with the same scale.
 
     Args:
@@ -390,7 +390,7 @@ def timelines(traces: Mapping, title: str = "", unit: str = "GiB") -> Figure:
     fig, axes = canvases(title, 1.2 + 3 * len(traces), len(traces))
     names = []
     for ax, (label, trace) in zip(axes, traces.items(), strict=True):
-        names += _course(ax, trace, unit, max(t.peak for t in traces.values()))[0]
+        names += _course(ax, trace, "GiB", max(t.peak for t in traces.values()))[0]
         ax.set_title(label, loc="left", fontsize=10.5, color=INK)
     axes[-1].set_xlabel("operations of the step, in order; short phases, and those about the peak, are drawn wider")
     _legend(fig, list(dict.fromkeys(names)))
@@ -403,10 +403,9 @@ def _regions_said(x, y, where, regions, x_label, y_label, title):
     flat = [int(i) for row in where for i in row]
     counts = [(label, flat.count(i)) for i, (_, label) in enumerate(regions)]
     said = ", ".join(f"{label} at {n:,} ({n / len(flat):.1%})" for label, n in counts if n)
+    ends = [(j, i) for j in (0, -1) for i in (0, -1)]
     corners = ", ".join(
-        f"{regions[int(where[j][i])][1]} at {x_label} {x[i]:,g} and {y_label} {y[j]:,g}"
-        for j in (0, -1)
-        for i in (0, -1)
+        f"{regions[int(where[j][i])][1]} at {x_label} {x[i]:,g} and {y_label} {y[j]:,g}" for j, i in ends
     )
     return f"Map, {title}, {len(flat):,} points: {said}. In the corners: {corners}."
 
@@ -420,14 +419,13 @@ def regions(
     y_label: str = "",
     title: str = "",
     limits: Mapping[str, tuple] | None = None,
-    mark: tuple[float, float] | None = None,
 ) -> Figure:
     """A map of regions on two logarithmic axes, each named where it is widest.
 
     Args:
         x, y: ascending, above 0. where: a row for each y, with an index of `regions` for each x.
         regions: [(part of the palette, label)].
-        limits: {label: (amounts like `where`, an amount)}: a line where the amounts pass it. mark: a point.
+        limits: {label: (amounts like `where`, an amount)}: a line where the amounts pass it.
 
     Raises:
         ValueError: where `where` lacks a row for a y or a number for an x, or has an index of no region.
@@ -458,8 +456,6 @@ def regions(
         line = ax.contour(x, y, amounts, levels=[limit], colors=[INK], linewidths=2, linestyles="--")
         right, top = max((point for piece in line.allsegs[0] for point in piece), key=lambda point: point[0])
         beside(ax, (right, top), label, (-4, 6), 9.5, ha="right", va="bottom", bbox=card(1.5))
-    if mark:
-        ax.plot(*mark, marker="o", markersize=9, color=CARD, markeredgecolor=INK, markeredgewidth=2, linestyle="none")
     for axis, values in ((ax.xaxis, x), (ax.yaxis, y)):
         axis.set_major_formatter(lambda v, _: f"{v:,g}")
         axis.set_minor_locator(NullLocator())
@@ -504,11 +500,9 @@ def ranges(
         beside(ax, (largest, y), f" 2^{round(largest, 3):g}", size=9.5, ha="left", va="center")
         text = f"{label} from 2^{smallest:g} (normal from 2^{normal:g}) to 2^{round(largest, 3):g}"
         said.append(text if mark is None else f"{text}, {_place(f, mark)} 2^{mark:g}")
-    marks = [] if mark is None else [mark]
-    low, high = (
-        min([*marks, *(f["smallest"] for f in formats.values())]),
-        max([*marks, *(f["largest"] for f in formats.values())]),
-    )
+    every = [end for f in formats.values() for end in (f["smallest"], f["largest"])]
+    every += [] if mark is None else [mark]
+    low, high = min(every), max(every)
     if mark is not None:
         ax.axvline(mark, color=part("gradients").color, linewidth=2.5)
         words(ax, mark, 1, f"2^{mark:g}", 10, va="bottom", transform=ax.get_xaxis_transform())

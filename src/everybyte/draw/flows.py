@@ -2,15 +2,21 @@
 
 from collections.abc import Sequence
 from math import sqrt
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from matplotlib.figure import Figure
-from matplotlib.patches import FancyArrowPatch, Patch, Rectangle
+from matplotlib.patches import Patch
 
 from .. import units
 from ..common import checks
 from .figures import canvas, canvases, named_rows, words
 from .palette import CARD, INK, PARTS, ink_on, part
+from .schematics import _arrow, _box
+
+
+def _key(name, label):
+    """An entry of a legend with the look of a part."""
+    return Patch(facecolor=part(name).color, hatch=part(name).hatch, edgecolor=INK, label=label)
 
 
 class Box(NamedTuple):
@@ -38,31 +44,24 @@ def layer_tensors(inputs: int, outputs: int, tokens: int, codes: int, rank: int 
     """
     weight, entered = 2 * inputs * outputs, 2 * inputs * tokens
     small = rank * (inputs + outputs)
-    trained = [Box("A and B", 4 * small, "parameters", TRAINED), Box("gradients", 4 * small, "gradients", TRAINED)]
-    states = Box("states", 8 * small, "optimizer", TRAINED)
+    trained = [
+        Box("A and B", 4 * small, "parameters", TRAINED), Box("gradients", 4 * small, "gradients", TRAINED),
+        Box("states", 8 * small, "optimizer", TRAINED),
+    ]  # fmt: skip
     return {
         "full fine-tuning": [
-            Box("W", weight, "parameters", TRAINED),
-            Box("gradient", weight, "gradients", TRAINED),
-            Box("states", 2 * weight, "optimizer", TRAINED),
-            Box("x", entered, "activations", SAVED),
+            Box("W", weight, "parameters", TRAINED), Box("gradient", weight, "gradients", TRAINED),
+            Box("states", 2 * weight, "optimizer", TRAINED), Box("x", entered, "activations", SAVED),
         ],
         "LoRA": [
-            Box("W", weight, "parameters", FROZEN),
-            *trained,
-            states,
-            Box("x in fp32", 2 * entered, "activations", SAVED),
-            Box("A x", 4 * rank * tokens, "activations", SAVED),
+            Box("W", weight, "parameters", FROZEN), *trained,
+            Box("x in fp32", 2 * entered, "activations", SAVED), Box("A x", 4 * rank * tokens, "activations", SAVED),
         ],
         "QLoRA": [
-            Box("W in NF4", codes, "parameters", FROZEN),
-            Box("W in bf16", weight, "casts", SHORT),
-            *trained,
-            states,
-            Box("x", entered, "activations", SAVED),
-            Box("A x", 2 * rank * tokens, "activations", SAVED),
+            Box("W in NF4", codes, "parameters", FROZEN), Box("W in bf16", weight, "casts", SHORT), *trained,
+            Box("x", entered, "activations", SAVED), Box("A x", 2 * rank * tokens, "activations", SAVED),
         ],
-    }
+    }  # fmt: skip
 
 
 def layer(ways: dict[str, Sequence[Box]], title: str = "") -> Figure:
@@ -94,20 +93,14 @@ def layer(ways: dict[str, Sequence[Box]], title: str = "") -> Figure:
         for box in boxes:
             edge, room = sqrt(box.bytes), max(sqrt(box.bytes), least)
             look = part(box.part)
-            frame: dict[str, Any] = {
-                "edgecolor": INK,
-                "linewidth": 1.2,
-                "linestyle": "--" if box.said == SHORT else "-",
-            }
-            ax.add_patch(Rectangle((x, floor), edge, edge, facecolor=look.color, hatch=look.hatch, **frame))
+            line = "--" if box.said == SHORT else "-"
+            _box(ax, x, floor, edge, edge, facecolor=look.color, hatch=look.hatch, linewidth=1.2, linestyle=line)
             said = f"{box.name}\n{units.text(box.bytes)}\n{box.said}"
             words(ax, x, floor - 0.04 * side, said, 8.5, ha="left", va="top")
             x += room + _GAP * side
         floor -= 0.42 * side
     shown = {box.part for boxes in ways.values() for box in boxes}
-    keys = [
-        Patch(facecolor=p.color, hatch=p.hatch, edgecolor=INK, label=p.label) for n, p in PARTS.items() if n in shown
-    ]
+    keys = [_key(name, PARTS[name].label) for name in PARTS if name in shown]
     fig.legend(handles=keys, loc="outside lower left", ncols=len(keys), frameon=False, fontsize=9)
     ax.set(xlim=(-0.02 * side, widest), ylim=(floor, 0), aspect="equal", anchor="W")
     ax.axis("off")
@@ -129,12 +122,11 @@ def paths(ways: dict[str, tuple[str, str, str]], title: str = "What goes through
         ways: {label: (what W is, what the way below saves of x, what of W lives for one product)}.
     """
     fig, axes = canvases(title, 0.5 + 2.15 * len(ways), len(ways))
-    arrow: dict[str, Any] = {"arrowstyle": "-|>", "mutation_scale": 12, "color": INK, "shrinkA": 1, "shrinkB": 1}
     for ax, (label, (weight, kept, short)) in zip(axes, ways.items(), strict=True):
 
         def put(x, y, wide, said, look=None, line="-", ax=ax):
             color = part(look).color if look else CARD
-            ax.add_patch(Rectangle((x, y - 0.36), wide, 0.72, facecolor=color, edgecolor=INK, linestyle=line))
+            _box(ax, x, y - 0.36, wide, 0.72, facecolor=color, linestyle=line)
             words(ax, x + wide / 2, y, said, 9.5, color=ink_on(color))
 
         put(0, 0.5, 0.9, "x")
@@ -149,7 +141,7 @@ def paths(ways: dict[str, tuple[str, str, str]], title: str = "What goes through
             ((0.9, 0.6), (2.0, 1)), ((0.9, 0.4), (2.0, 0)), ((4.6, 1), (5.1, 1)), ((8.0, 1), (9.6, 0.6)),
             ((4.6, 0), (5.1, 0)), ((6.0, 0), (6.4, 0)), ((7.4, 0), (7.8, 0)), ((8.7, 0), (9.6, 0.4)),
         ):  # fmt: skip
-            ax.add_patch(FancyArrowPatch(a, b, **arrow))
+            _arrow(ax, a, b, 12, shrinkA=1, shrinkB=1)
         words(ax, 0, 1.62, label, 11, ha="left", fontweight="bold")
         ax.set(xlim=(-0.1, 10.6), ylim=(-0.5, 1.8))
         ax.axis("off")
@@ -242,23 +234,18 @@ def streams(runs: dict[str, Sequence[Turn]], title: str = "") -> Figure:
         end, idle = max(turn.end for turn in turns), waits(turns)
         for kind, (name, _) in TASKS.items():
             look = part(name)
-            for turn in turns:
-                if turn.kind == kind:
-                    at = (turn.start, turn.end - turn.start)
-                    y = STREAMS.index(turn.stream) - 0.35
-                    edge = CARD if at[1] > end / 300 else look.color  # what is thin stays seen
-                    ax.broken_barh(
-                        [at], (y, 0.7), facecolor=look.color, hatch=look.hatch, edgecolor=edge, linewidth=0.5
-                    )
+            shown = {"facecolor": look.color, "hatch": look.hatch, "linewidth": 0.5}
+            for turn in (turn for turn in turns if turn.kind == kind):
+                at = (turn.start, turn.end - turn.start)
+                edge = CARD if at[1] > end / 300 else look.color  # what is thin stays seen
+                ax.broken_barh([at], (STREAMS.index(turn.stream) - 0.35, 0.7), edgecolor=edge, **shown)
         named_rows(ax, STREAMS)
         ax.tick_params(axis="y", labelsize=9)
         said = f"{label}: {end:.2f} s; the GPU waits {idle / end:.0%} of it"
         ax.set_title(said, loc="left", fontsize=10.5, color=INK)
         told.append(f"{said}, of which {turns[-1].end - turns[-1].start:.2f} s for the host's update")
     axes[-1].set_xlabel("seconds")
-    keys = [
-        Patch(facecolor=part(n).color, hatch=part(n).hatch, edgecolor=INK, label=said) for n, said in TASKS.values()
-    ]
+    keys = [_key(name, said) for name, said in TASKS.values()]
     fig.legend(handles=keys, loc="outside lower left", ncols=3, frameon=False, fontsize=9)
     fig.alt = f"Streams in time, {title}: {'; '.join(told)}."
     return fig

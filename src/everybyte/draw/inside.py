@@ -2,17 +2,16 @@
 
 from collections.abc import Sequence
 from math import ceil
-from typing import Any
 
 from matplotlib.figure import Figure
-from matplotlib.patches import Patch, Rectangle
+from matplotlib.patches import Patch
 
 from ..catalog import Model
 from ..catalog.weights import weights
 from ..common import checks
 from .figures import amount, canvas, card, words
 from .palette import INK, MUTED, ink_on, part
-from .schematics import _drawn
+from .schematics import _box, _drawn
 
 #: Narrower than this, in squares or as a share of the longest row, a box has its words above or beside it.
 _NARROW, _SHORT = 0.7, 0.13
@@ -35,7 +34,7 @@ def squares(models: Sequence[Model], title: str = "One block, in squares of H ×
         bottom, left = -2.1 * row, 0.0
         for name, wide, group in strip:
             look = part(group)
-            ax.add_patch(Rectangle((left, bottom), wide, 1, facecolor=look.color, edgecolor=INK, linewidth=1.4))
+            _box(ax, left, bottom, wide, 1, facecolor=look.color, linewidth=1.4)
             for cut in range(1, ceil(wide)):
                 for end in (0, 0.82):
                     ax.plot([left + cut] * 2, [bottom + end, bottom + end + 0.18], color=INK, linewidth=0.8)
@@ -45,9 +44,8 @@ def squares(models: Sequence[Model], title: str = "One block, in squares of H ×
             left += wide
         words(ax, left + 0.15, bottom + 0.5, f"{left:g} squares", 11, ha="left", fontweight="bold")
         words(ax, 0, bottom + 1.2, f"{m.name}, H = {m.width:,}", 10.5, ha="left", va="baseline", color=MUTED)
-        said.append(
-            f"{m.name}, H = {m.width:,}: " + ", ".join(f"{n} {w:g}" for n, w, _ in strip) + f", in all {left:g}"
-        )
+        inside = ", ".join(f"{n} {w:g}" for n, w, _ in strip)
+        said.append(f"{m.name}, H = {m.width:,}: {inside}, in all {left:g}")
     looks = [Patch(label=part(g).label, facecolor=part(g).color, edgecolor=INK) for g in ("attention", "mlp")]
     fig.legend(handles=looks, loc="outside lower left", ncols=2, frameon=False, fontsize=10)
     alt = f"Strips to scale, {title}; each matrix is one square high. " + "; ".join(said) + "."
@@ -67,12 +65,12 @@ def _strip(m):
     return strip
 
 
-def saves(rows: Sequence[tuple[str, Sequence[tuple[str, float]]]], title: str = "", unit: str = "B") -> Figure:
+def saves(rows: Sequence[tuple[str, Sequence[tuple[str, float]]]], title: str = "") -> Figure:
     """The operations of a block from top to bottom, and beside each, to scale, the tensors that it saves for backward.
 
     Args:
-        rows: (operation, [(tensor, amount)]), amounts in `unit` as `draw.amount` has them. An operation without tensors saves
-            nothing, and one called `add` adds what came before the branch.
+        rows: (operation, [(tensor, bytes)]). An operation without tensors saves nothing, and one called `add` adds what came
+            before the branch.
 
     Raises:
         ValueError: for no rows, or where nothing is saved.
@@ -82,33 +80,31 @@ def saves(rows: Sequence[tuple[str, Sequence[tuple[str, float]]]], title: str = 
         raise ValueError(f"saves.rows: {len(rows)} rows that save nothing; allowed: one that saves, and more")
     fig, ax = canvas(title, height=1.2 + 0.47 * len(rows))
     scale, look, entered = 7.0 / max(totals), part("activations"), 0.62
+    arrow = {"arrowstyle": "-|>", "color": INK}
     for i, ((operation, tensors), total) in enumerate(zip(rows, totals, strict=True)):
         y = -i
         if i:
-            ax.annotate(
-                "", (0, y + 0.31), (0, y + 0.69), arrowprops={"arrowstyle": "-|>", "color": INK, "linewidth": 1}
-            )
+            ax.annotate("", (0, y + 0.31), (0, y + 0.69), arrowprops=arrow | {"linewidth": 1})
         if operation == "add":
             ax.plot([0, -1.6, -1.6], [entered, entered, y], color=INK, linewidth=1.4)
-            ax.annotate("", (-0.3, y), (-1.6, y), arrowprops={"arrowstyle": "-|>", "color": INK, "linewidth": 1.4})
+            ax.annotate("", (-0.3, y), (-1.6, y), arrowprops=arrow | {"linewidth": 1.4})
             entered = y - 0.5
         words(ax, 0, y, "+" if operation == "add" else operation, 10, bbox=card(2.5, MUTED))
         left = 1.9
         for name, size in tensors:
             wide = size * scale
-            frame: dict[str, Any] = {"facecolor": look.color, "edgecolor": INK, "linewidth": 1}
-            ax.add_patch(Rectangle((left, y - 0.32), wide, 0.64, **frame))
+            _box(ax, left, y - 0.32, wide, 0.64, facecolor=look.color)
             if size > _SHORT * max(totals):
                 words(ax, left + wide / 2, y, name, 9, color=ink_on(look.color))
             left += wide
         small = ", ".join(name for name, size in tensors if size <= _SHORT * max(totals))
-        end = "nothing" if not total else amount(total, unit) + (f"  ({small})" if small else "")
+        end = "nothing" if not total else amount(total, "B") + (f"  ({small})" if small else "")
         words(ax, left + 0.12, y, end, 9.5, ha="left", color=INK if total else MUTED)
-    whole = f"in all {amount(sum(totals), unit)}"
+    whole = f"in all {amount(sum(totals), 'B')}"
     words(ax, 1.9, -len(rows) + 0.1, whole, 11, ha="left", fontweight="bold")
     ax.plot([0, 0], [0.62, 0.31], color=INK, linewidth=1)
     said = "; ".join(
-        f"{operation}: " + (", ".join(f"{n} {amount(s, unit)}" for n, s in tensors) or "nothing")
+        f"{operation}: " + (", ".join(f"{n} {amount(s, 'B')}" for n, s in tensors) or "nothing")
         for operation, tensors in rows
     )
     alt = f"What each operation of a block saves for backward, {title}: {said}; {whole}."

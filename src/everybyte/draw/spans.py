@@ -1,5 +1,6 @@
 """Which tensors live while which operation runs: a bar for each tensor, as tall as it is large, and their sum below."""
 
+import textwrap
 from collections.abc import Mapping, Sequence
 
 from matplotlib.figure import Figure
@@ -8,14 +9,12 @@ from .figures import _look, _on, amount, canvases, card, words
 from .palette import INK, part
 
 
-def lives(
-    tensors: Mapping[str, tuple[str, int, int, float]], operations: Sequence[str], title: str = "", unit: str = "B"
-) -> Figure:
+def lives(tensors: Mapping[str, tuple[str, int, int, float]], operations: Sequence[str], title: str = "") -> Figure:
     """A few tensors over a few operations: when each lives, how large it is, and what all of them take.
 
     Args:
-        tensors: {label: (part, first operation, last operation, amount)}, places in `operations`; drawn from the top down.
-        operations: the operations' names, in order. unit: of the amounts, and of their sum.
+        tensors: {label: (part, first operation, last operation, bytes)}, places in `operations`; drawn from the top down.
+        operations: the operations' names, in order.
 
     Raises:
         ValueError: no tensors, no operations, a life that is not within the operations, an amount that is not positive.
@@ -38,7 +37,7 @@ def lives(
     for y, (_, (name, first, last, size)) in enumerate(tensors.items()):
         tall = 0.16 + 0.7 * size / most
         above.barh(y, last - first + 0.92, left=first - 0.46, height=tall, **_look(name))
-        _on(above, (first + last) / 2, y, amount(size, unit), part(name).color)
+        _on(above, (first + last) / 2, y, amount(size, "B"), part(name).color)
     above.set_yticks(range(rows), list(tensors))
     above.set_ylim(rows - 0.4, -0.6)
     above.grid(axis="y", visible=False)
@@ -47,29 +46,20 @@ def lives(
     for x, total in enumerate(totals):
         below.bar(x, total, width=0.92, facecolor=look.color, edgecolor="none", alpha=0.55)
         top = {"fontweight": "bold"} if total == max(totals) else {}
-        words(below, x, total + 0.14 * max(totals), amount(total, unit), 10, bbox=card(), **top)
+        words(below, x, total + 0.14 * max(totals), amount(total, "B"), 10, bbox=card(), **top)
     below.set_ylim(0, 1.3 * max(totals))
     below.set_yticks([])
     below.set_ylabel("together", color=INK)
-    below.set_xticks(range(len(operations)), [_two_lines(name) for name in operations], fontsize=9)
+    whole = {"break_long_words": False, "break_on_hyphens": False}
+    below.set_xticks(range(len(operations)), [textwrap.fill(name, 12, **whole) for name in operations], fontsize=9)
     below.set_xlim(-0.5, len(operations) - 0.5)
     inside = "; ".join(
-        f"{label} {amount(size, unit)}, from {operations[first]} to {operations[last]}"
+        f"{label} {amount(size, 'B')}, from {operations[first]} to {operations[last]}"
         for label, (_, first, last, size) in tensors.items()
     )
     highest = totals.index(max(totals))
     fig.alt = (
         f"Lives of tensors, {title}: {inside}. Together they take the most in {operations[highest]}: "
-        f"{amount(totals[highest], unit)}."
+        f"{amount(totals[highest], 'B')}."
     )
     return fig
-
-
-def _two_lines(name):
-    """Words of an axis in lines of about a dozen letters."""
-    lines = [""]
-    for word in name.split():
-        if lines[-1] and len(lines[-1]) + len(word) > 11:
-            lines.append("")
-        lines[-1] = f"{lines[-1]} {word}".strip()
-    return "\n".join(lines)
