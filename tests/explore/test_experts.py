@@ -13,7 +13,7 @@ QWEN = eb.model("mixtral-8x7b", code="reference").replace(
 @pytest.mark.parametrize("router, exponent", [("balanced", 0.0), ("skewed, x = 0.5", 0.5)])
 @pytest.mark.parametrize("dealt", [False, True])
 def test_it_says_what_the_fullest_gpu_takes(router, exponent, dealt):
-    said = explore.experts("Qwen3-235B-A22B")
+    said = explore.experts().at(size="Qwen3-235B-A22B")
     chosen = {"router": router, "dealt": "dealt out" if dealt else "side by side", "expert": "16 GPUs"}
     text = said.describe(said.state | said._preset(chosen))
     drawn = eb.Router.zipf(128, 8, exponent)
@@ -21,8 +21,3 @@ def test_it_says_what_the_fullest_gpu_takes(router, exponent, dealt):
     setup = eb.Setup(batch=1, sequence=4096, precision="bf16", gpus=16, mesh=eb.Mesh(expert=16, routing=round(most, 6)))
     for name in ("weights", "kept", "buffers"):
         assert units.text(int(eb.formula(f"experts.{name}").at(QWEN, setup))) in text
-
-
-def test_bad_input_is_named():
-    with pytest.raises(ValueError, match=r"^experts\.size: '7B'"):
-        explore.experts("7B")

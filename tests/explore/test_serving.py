@@ -88,7 +88,6 @@ def test_it_answers_at_once(node):
         ({"model": eb.model("mistral-7b", code="reference")}, "serving.model.window: 4,096 of mistral-7b; allowed: 0"),
         ({"model": eb.model("gpt2")}, "serving.model.positions: 1,024 of gpt2; allowed: 131,072 or more"),
         ({"model": eb.model("gpt-oss-20b")}, "serving.model.window: 128 of gpt-oss-20b; allowed: 0"),
-        ({"context": 1000}, "serving.context: 1000 is unknown"),
         ({"concurrency": 513}, "concurrency: 513 is not in the slider's range"),
     ],
 )

@@ -13,13 +13,6 @@ def test_it_says_what_a_block_keeps(sequence):
     width, heads = 6144, 64
     model = eb.Model(layers=2, width=width, heads=heads, vocabulary=51200, positions=2048)
     kept = [eb.budget(model.replace(layers=n), setup).parts_at("after_forward")["activations"] for n in (2, 3)]
-    explorer = explore.tensor(setup=setup)
+    explorer = explore.tensor().at(plan="sequence parallel" if sequence else "tensor parallel alone")
     assert f"{units.text(kept[1] - kept[0])} in all" in explorer.describe(explorer.state)
     assert kept[1] - kept[0] == eb.formula("tensor.block").at(model, setup)
-
-
-def test_bad_input_is_named():
-    with pytest.raises(ValueError, match=r"^tensor\.size: '7B'"):
-        explore.tensor("7B")
-    with pytest.raises(ValueError, match=r"^tensor\.setup\.mesh\.tensor: 3"):
-        explore.tensor(setup=eb.Setup(gpus=3, mesh=eb.Mesh(tensor=3)))

@@ -78,7 +78,7 @@ def model(draw):
 
 
 #: What is called with values of any kind, what its arguments are else, and of which models and setups explorers are made.
-_SHOWN = (explore.states, explore.step, explore.block, explore.loss, explore.zero, explore.serving, explore.tensor)
+_SHOWN = (explore.states, explore.step, explore.block, explore.loss, explore.zero, explore.serving)
 CALLS = (
     eb.budget, eb.fit, eb.plan, eb.serve, eb.align, eb.layouts, eb.doctor, eb.dry_run, eb.dry_serve, eb.snapshot, eb.gpu, eb.model,
     eb.formula, eb.settle, eb.Setup, eb.Model, eb.Mesh, eb.Lora, Rollout, eb.Gpu, eb.Headroom, units.parse, *_SHOWN,

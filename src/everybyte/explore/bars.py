@@ -1,18 +1,14 @@
 """Explorers with bars: model states, parameters, what a block saves on each of many GPUs, what the allocator reserves."""
 
-import json
 import math
-from functools import cache, reduce
-from operator import getitem
+from functools import cache
 
 from sympy import floor
 
 from ..ask.choices import OPTIMIZERS, OptimizerName, Sharding
-from ..ask.mesh import Mesh
 from ..ask.routing import Router
 from ..ask.setup import Setup
 from ..catalog import Gpu, Model, models
-from ..common import checks
 from ..formulas import SYMBOLS, bindings, context, expert_parallel, formula, tensor_parallel
 from ..formulas.symbols import (
     L_1,
@@ -46,6 +42,7 @@ from .controls import (
     decided,
     gpus_label,
     listed,
+    looked_up,
     opens,
     powers,
     shared,
@@ -88,14 +85,8 @@ _NAMES: tuple[OptimizerName, ...] = ("sgd", "adafactor", "adamw8bit", "momentum"
 
 
 @opens(*OF_ACTIVATIONS, *OF_STATES)
-def optimizers(
-    model: Model | None = None, setup: Setup | None = None, gpu: Gpu | None = None, optimizer: str | None = None
-) -> Explorer:
-    """Chapter 24: weights, gradients and states under every optimizer, against a GPU's memory.
-
-    `optimizer` is marked, by default the setup's.
-    """
-    start = optimizer or (setup.optimizer if setup else "adamw")
+def optimizers(model: Model | None = None, setup: Setup | None = None, gpu: Gpu | None = None) -> Explorer:
+    """Chapter 24: weights, gradients and states under every optimizer, against a GPU's memory; the setup's is marked."""
     kinds: dict[str, dict] = {
         name: {"states": OPTIMIZERS[name].states or 0, **{switch: int(name == o) for o, switch in OWN.items()}}
         for name in _NAMES
@@ -103,7 +94,7 @@ def optimizers(
     controls = [
         shared("model", model and model.name),
         *asked(setup, "precision"),
-        Choice("small_optimizer", "optimizer", kinds, start),
+        Choice("small_optimizer", "optimizer", kinds, setup.optimizer if setup else "adamw"),
         shared("gpu", gpu and gpu.name),
     ]
     own = sum(SYMBOLS[switch].symbol * formula(f"states.{name}").expr for name, switch in OWN.items())
@@ -180,50 +171,29 @@ def parameters(model: Model | None = None) -> Explorer:
     return told("parameters", controls, Stack(parts, unit="parameters", shares=True), derived=derived)
 
 
-@opens()
-def tensor(size: str = "22B", setup: Setup | None = None) -> Explorer:
-    """Chapter 33: bytes per GPU that a GPT's block saves for backward, divided among 1 to 16 GPUs, in bf16 with flash attention.
-
-    size: of one of Megatron's models, `22B`, `175B`, `530B` or `1T`.
-    """
-    sizes, plans, counts = said("tensor")["sizes"], said("tensor")["plans"], powers(0, 4)
-    checks.one_of("tensor", "size", size, sizes)
-    setup = setup or Setup(batch=1, sequence=2048, dropout=0.1, gpus=8, mesh=Mesh(tensor=8))
-    _offered("tensor", "mesh.tensor", setup.mesh.tensor, counts)
+def tensor() -> Explorer:
+    """Chapter 33: bytes per GPU that a GPT's block saves for backward, divided among 1 to 16 GPUs, in bf16 with flash attention."""
     controls = [
-        Choice("size", "model", sizes, size),
-        Choice("plan", "plan", plans, list(plans)[not setup.mesh.sequence_parallel]),
-        *asked(setup, "dropout", "batch", "sequence"),
-        steps("tensor", "GPUs", counts, setup.mesh.tensor, said=gpus_label),
+        Choice("size", "model", said("tensor")["sizes"]),
+        Choice("plan", "plan", said("tensor")["plans"]),
+        *asked(Setup(batch=1, sequence=2048, dropout=0.1), "dropout", "batch", "sequence"),
+        steps("tensor", "GPUs", powers(0, 4), 8, said=gpus_label),
     ]
     parts = [(part, label, floor(tensor_parallel.KEPT[kind])) for part, label, kind in said("tensor")["parts"]]
     return told("tensor", controls, Stack(parts, bars="tensor"))
 
 
-def _offered(name, field, value, values):
-    if value not in values:
-        raise ValueError(f"{name}.setup.{field}: {value} is not offered; allowed: {', '.join(map(str, values))}")
-
-
-@opens()
-def ring(size: str = "Llama-3.1-8B", setup: Setup | None = None) -> Explorer:
+def ring() -> Explorer:
     """Chapter 36: bytes per GPU of one layer's attention in 16 bits, where 4 to 128 GPUs share each sequence.
 
     Where heads are swapped for tokens, groups have as many GPUs as divide the heads; more GPUs make more groups.
-
-    size: the model whose heads it has, one of those in explorers.toml.
     """
-    sizes, counts, lengths = said("ring")["sizes"], powers(2, 7), said("ring")["tokens"]
-    checks.one_of("ring", "size", size, sizes)
-    setup = setup or Setup(batch=1, sequence=1_048_576, gpus=16, mesh=Mesh(context=16))
-    _offered("ring", "mesh.context", setup.mesh.context, counts)
-    _offered("ring", "sequence", setup.sequence, lengths)
-    tokens = {f"{n:,}": {"sequence": n} for n in lengths}
+    tokens = {f"{n:,}": {"sequence": n} for n in said("ring")["tokens"]}
     controls = [
-        Choice("size", "model", sizes, size),
-        Choice("rotation", "rotation", said("ring")["ways"], setup.mesh.rotation),
-        Choice("tokens", "sequence (tokens)", tokens, f"{setup.sequence:,}"),
-        steps("context", "GPUs", counts, setup.mesh.context, said=gpus_label),
+        Choice("size", "model", said("ring")["sizes"]),
+        Choice("rotation", "rotation", said("ring")["ways"]),
+        Choice("tokens", "sequence (tokens)", tokens, "1,048,576"),
+        steps("context", "GPUs", powers(2, 7), 16, said=gpus_label),
     ]
     pairs = (context.KEPT, context.SWAPPED_KEPT), (context.BACKWARD, context.SWAPPED_BACKWARD)
     parts = [(part, label, _either(*pair)) for (part, label), pair in zip(said("ring")["parts"], pairs, strict=True)]
@@ -274,45 +244,32 @@ def _ratios():
     ]
 
 
-@opens()
-def experts(size: str = "DeepSeek-V3") -> Explorer:
-    """Chapter 35: bytes of one mixture layer in bf16 on each of 8 to 64 GPUs that divide its experts, from the fullest to the emptiest.
-
-    size: the model whose experts it has, one of those in explorers.toml.
-    """
-    words, places = said("experts"), said("experts")["places"]
-    checks.one_of("experts", "size", size, words["sizes"])
+def experts() -> Explorer:
+    """Chapter 35: bytes of one mixture layer in bf16 on each of 8 to 64 GPUs that divide its experts, from the fullest to the emptiest."""
+    words = said("experts")
     sizes = {label: {**values, "of_size": i} for i, (label, values) in enumerate(words["sizes"].items())}
     gpus = {gpus_label(n): {"expert": n, "of_gpus": i} for i, n in enumerate(words["gpus"])}
     tokens = {f"{n:,} tokens each": {"sequence": n} for n in words["tokens"]}
     controls = [
-        Choice("size", "model", sizes, size),
+        Choice("size", "model", sizes),
         Choice("expert", "GPUs", gpus, gpus_label(words["gpus"][-1]), kind="slider"),
         Choice("tokens", "tokens", tokens, list(tokens)[1]),
-        Choice("router", "router", {label: {"of_router": i} for i, label in enumerate(words["routers"])}),
-        Choice("dealt", "experts", {label: {"of_order": i} for i, label in enumerate(words["orders"])}),
-        Choice("place", "GPU", {label: {"of_place": i} for i, label in enumerate(places)}, kind="slider"),
+        listed("router", "router", words["routers"], symbol="of_router"),
+        listed("dealt", "experts", words["orders"], symbol="of_order"),
+        listed("place", "GPU", words["places"], symbol="of_place", kind="slider"),
     ]
     names = ("of_size", "of_gpus", "of_router", "of_order", "of_place")
-    found = _ratios()
-    script = f"(v) => {json.dumps(found)}" + "".join(f"[v.{name}]" for name in names)
-    routing = Printed("routing of a GPU", names, lambda *at: reduce(getitem, at, found), script)
+    routing = looked_up("routing of a GPU", names, _ratios())
     amounts = zip(words["parts"], (expert_parallel.WEIGHTS, expert_parallel.KEPT, expert_parallel.BUFFERS), strict=True)
     parts = [(part, label, _whole(amount)) for (part, label), amount in amounts]
     return told("experts", controls, Stack(parts, bars="place"), derived=[("routing", routing)])
 
 
-@opens()
-def patches(size: str = "Qwen3-VL 8B") -> Explorer:
-    """Chapter 52: what a tower saves of square pictures, trained, recomputed or frozen, and the pixels of the batch.
-
-    size: one of Qwen3-VL's, in explorers.toml.
-    """
-    sizes, ways = said("patches")["sizes"], said("patches")["ways"]
-    checks.one_of("patches", "size", size, sizes)
+def patches() -> Explorer:
+    """Chapter 52: what a tower saves of square pictures, trained, recomputed or frozen, and the pixels of the batch."""
     controls = [
-        Choice("size", "tower of", sizes, size),
-        Choice("way", "the tower is", ways),
+        Choice("size", "tower of", said("patches")["sizes"], "Qwen3-VL 8B"),
+        Choice("way", "the tower is", said("patches")["ways"]),
         Slider("picture_width", "side of a picture (pixels)", 32, 4096, 768, 32),
         Slider("pictures", "pictures in the batch", 1, 64, 1),
     ]
@@ -323,7 +280,6 @@ def patches(size: str = "Qwen3-VL 8B") -> Explorer:
     return told("patches", controls, Stack(parts, bars="way"), derived=derived)
 
 
-@opens()
 def diffusion() -> Explorer:
     """Chapter 53: who holds what of the GPU while adapters of Flux are trained, by what is cached and what is recomputed."""
     words = said("diffusion")
@@ -355,12 +311,8 @@ def allocator() -> Explorer:
     The numbers are stored: `everybyte.allocator` simulated them from dry runs, for an H200.
     """
     controls = [listed("run", "step", RUNS), listed("setting", "setting", SETTINGS)]
-    parts = [(part, label, _entry(label, i)) for i, (part, label) in enumerate(said("allocator")["parts"])]
+    parts = []
+    for i, (part, label) in enumerate(said("allocator")["parts"]):
+        numbers = [[row[i] for row in rows] for rows in table(FILE).values()]
+        parts.append((part, label, looked_up(f"allocator {label}", ("run", "setting"), numbers)))
     return told("allocator", controls, Stack(parts, bars="setting"))
-
-
-def _entry(label, place):
-    """A quantity: a stored number, chosen by the numbers of the run and the setting. place: its place in a row of the file."""
-    numbers = [[row[place] for row in rows] for rows in table(FILE).values()]
-    script = f"(v) => {json.dumps(numbers)}[v.run][v.setting]"
-    return Printed(f"allocator {label}", ("run", "setting"), lambda run, setting: numbers[run][setting], script)

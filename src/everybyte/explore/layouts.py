@@ -9,11 +9,11 @@ from .. import draw, units
 from ..ask import schedules
 from ..ask.mesh import Mesh, Schedule
 from ..ask.setup import Setup
-from ..catalog import Model, models
+from ..catalog import models
 from ..common.tables import Table
 from ..draw.palette import ACTIONS
 from .beside import said, table
-from .controls import Choice, Slider, counted, decided, listed, opens, steps
+from .controls import Choice, Slider, counted, decided, listed, steps
 from .explorer import POINTER, Explorer, told
 from .pictures import Kind, Stack
 
@@ -91,21 +91,13 @@ class Chart(Stack):
         for i, count in enumerate(most):
             sizes = [x for *_, x in self.compute({**values, "place": i})]
             stages = ", ".join(str(i + PLACES * turn) for turn in range(values["pipeline_stages"]))
-            rows.append(
-                (
-                    f"{POINTER * (i == values['place'])}GPU {i}",
-                    stages,
-                    count,
-                    *map(units.text, (*sizes, sum(sizes))),
-                    f"{waits / end:.1%}",
-                )
-            )
+            name = f"{POINTER * (i == values['place'])}GPU {i}"
+            rows.append((name, stages, count, *map(units.text, (*sizes, sum(sizes))), f"{waits / end:.1%}"))
         columns = ("", "stages", "in flight at most", *(label for _, label, _ in self.parts), "in all", "idle")
         return Table(columns, rows, subject)
 
 
-@opens()
-def pipelines(model: Model | None = None, setup: Setup | None = None) -> Explorer:
+def pipelines() -> Explorer:
     """Chapter 34: a pipeline's schedule on eight GPUs, and the bytes of each GPU without weights, states and logits.
 
     All blocks are checkpointed. The default is Llama-3.1-70B under 1F1B, with 16 micro-batches of one sequence of 8,192 tokens.
@@ -120,14 +112,12 @@ def pipelines(model: Model | None = None, setup: Setup | None = None) -> Explore
     known = {m.name: decided(m, None, "layers", "width") for m in divided}
     micro = counted("micro-batch", "es")
     batches = {micro(n): {"accumulation": n} for n in BATCHES}
-    if setup is not None and setup.mesh.pipeline != PLACES:
-        raise ValueError(f"Mesh.pipeline: {setup.mesh.pipeline} is not offered; allowed: {PLACES}")
     controls = [
-        Choice("model", "model", known, model.name if model else "llama-3.1-70b"),
-        Choice("schedule", "schedule", named, setup.mesh.schedule if setup else "1f1b"),
-        Choice("batches", "micro-batches", batches, micro(setup.accumulation if setup else 16)),
+        Choice("model", "model", known, "llama-3.1-70b"),
+        Choice("schedule", "schedule", named, "1f1b"),
+        Choice("batches", "micro-batches", batches, micro(16)),
         steps("place", "GPU", range(PLACES), 0, said="GPU {}".format),
-        Slider("sequence", "tokens of a micro-batch", 512, 65536, setup.sequence if setup else 8192, 512),
+        Slider("sequence", "tokens of a micro-batch", 512, 65536, 8192, 512),
     ]
     return told("pipelines", controls, Chart(said("pipelines")["parts"], bars="place"))
 
@@ -177,11 +167,8 @@ class Front(Kind):
 
     def table(self, subject, values):
         run = self.compute(values)
-        rows = [
-            (name, f"{time:.2f} s", *map(units.text, sizes))
-            for name, time, *sizes in run.points
-            if sizes[1] is not None
-        ]
+        runs = [point for point in run.points if point[3] is not None]
+        rows = [(name, f"{time:.2f} s", *map(units.text, sizes)) for name, time, *sizes in runs]
         none = [(f"none of {run.tried} runs", "–", "–", "–")]
         return Table(("layout", "step", "peak", "reserved"), rows or none, subject)
 

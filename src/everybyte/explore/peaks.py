@@ -400,14 +400,14 @@ def passed(values: Mapping, number: int) -> dict:
 
 
 @opens()
-def serving(model: Model | None = None, gpu: Gpu | None = None, context: int = 8192, concurrency: int = 33) -> Explorer:
+def serving(model: Model | None = None, gpu: Gpu | None = None, concurrency: int = 33) -> Explorer:
     """Chapter 44: the memory of sequences that a model generates, and the most that fit, with a growing or a paged cache.
 
     The bytes are `eb.serve`'s, for the longest prompt: all tokens of the context but the last. The model, by default Llama 3.1 8B on
     an 80 GB H100, has no window, and at least as many positions as the longest context.
 
     Args:
-        context: tokens of a sequence, a power of two. concurrency: sequences at once.
+        concurrency: sequences at once.
     """
     start, card = model or models("reference")["llama-3.1-8b"], gpu.name if gpu else "h100-80gb"
     inference.check(start)
@@ -419,17 +419,13 @@ def serving(model: Model | None = None, gpu: Gpu | None = None, context: int = 8
         )
     able = {name: g for name, g in cards().items() if g.bf16}  # in which weights and cache are
     checks.one_of("serving", "gpu", card, able)
-    if type(context) is not int or context not in CONTEXTS:
-        raise ValueError(
-            f"serving.context: {checks.shown(context)} is unknown; allowed: {', '.join(map(str, CONTEXTS))}"
-        )
     known = {name: models("reference")[name] for name in said("serving")["models"]} | {start.name: start}
     options = {name: _values(m) | {"kind": kind} for kind, (name, m) in enumerate(known.items())}
     ways = {label: {"moment": i, "decode": int(i == 1)} for i, label in enumerate(MOMENTS)}
     controls = [
         Choice("model", "model", options, start.name),
         Choice("gpu", "GPU", _usable(able), card),
-        steps("tokens", "context (tokens)", CONTEXTS, context, "context"),
+        steps("tokens", "context (tokens)", CONTEXTS, 8192, "context"),
         Slider("concurrency", "sequences at once", 1, 512, concurrency),
         Choice("way", "moment", ways, "prefill"),
     ]

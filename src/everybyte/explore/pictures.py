@@ -96,9 +96,7 @@ def looks() -> dict:
 
 
 def _axis(unit, value):
-    if unit != "B":
-        return unit
-    return next((u for u in ("TiB", "GiB", "MiB", "KiB") if value >= units.UNITS[u]), "B")
+    return units.largest(value) if unit == "B" else unit
 
 
 def _against(values, total):

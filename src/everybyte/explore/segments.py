@@ -16,7 +16,7 @@ from .pictures import Kind, before
 
 #: The most segments that are drawn: the largest ones.
 ROWS = 24
-#: The most lines of a text, and the default number of moments of a history.
+#: The most lines of a text, and the number of moments of a history.
 LINES, MOMENTS = 200, 40
 #: Requests that fragment memory, as in chapter 41.
 STORY = """
@@ -49,11 +49,6 @@ class Moment:
     def spec(self):
         """The moment as JSON."""
         return vars(self)
-
-
-def unpacked(said: Mapping) -> Moment:
-    rows = [[tuple(block) for block in row] for row in said["segments"]]
-    return Moment(said["label"], tuple(said["counts"]), said["parts"], rows, said["count"], tuple(said["hidden"]))
 
 
 def moment(label: str, rows: Iterable[list[Block]], counts: tuple[int, int, int], merge: bool = False) -> Moment:
@@ -246,21 +241,20 @@ def _decided(asked, configuration, memory):
 PARTS: list[tuple[str, str]] = list(map(tuple, words_of("memory_map")["parts"]))
 
 
-def memory_map(memory, most: int = MOMENTS, parts: Sequence[tuple[str, str]] = ()) -> Explorer:
+def memory_map(memory, parts: Sequence[tuple[str, str]] = ()) -> Explorer:
     """A snapshot's segments over its history; each block is colored by the part of memory that its frames indicate.
 
-    A history has the bytes that were requested, not a block's size. So bytes up to the next block count as kept free, except for
+    The beginning, the peak and the end are among its moments. A history has the bytes that were requested, not a block's size. So bytes up to the next block count as kept free, except for
     rounding to 512 bytes.
 
     Args:
         memory: one GPU's side of a snapshot; or a snapshot, of which it takes the GPU with the most bytes.
-        most: the number of moments. The beginning, the peak and the end are among them.
         parts: (part, label) of a memory whose blocks have other parts than frames indicate, in the order of the sentence.
     """
     memory = getattr(memory, "main", memory)
     last = len(memory.events)
-    checks.whole("memory_map", "most", most, 3, 500)
-    places = sorted({0, memory.peak_event, last, *(round(i * last / (most - 1)) for i in range(1, most - 1))})
+    between = (round(i * last / (MOMENTS - 1)) for i in range(1, MOMENTS - 1))
+    places = sorted({0, memory.peak_event, last, *between})
     told = []
     for place, ranges in zip(places, memory.maps(places), strict=True):
         label = f"after event {place:,} of {last:,}" + (", the peak" if place == memory.peak_event else "")
@@ -297,10 +291,15 @@ PLAYED: dict[str, str] = words_of("played")["settings"]
 
 def played() -> Explorer:
     """GPT-2's first two steps, simulated by the allocator's rules: the segments as they fill, under two settings."""
-    moments = [[unpacked(said) for said in table(FILE)[label]] for label in PLAYED]
+    return _stored("played", "setting", FILE, PLAYED)
+
+
+def _stored(name, label, file, settings):
+    """The explorer of a file's moments under these settings. label: what a setting is called."""
+    moments = [[Moment(**said) for said in table(file)[setting]] for setting in settings]
     last = len(moments[0]) - 1
-    controls = [listed("setting", "setting", list(PLAYED)), Slider("moment", "moment", 0, last, last)]
-    return told("played", controls, Map(moments))
+    controls = [listed("setting", label, settings), Slider("moment", "moment", 0, last, last)]
+    return told(name, controls, Map(moments))
 
 
 # -- an epoch
@@ -315,7 +314,4 @@ EPOCHS: dict[str, tuple[str, str]] = {
 
 def epochs() -> Explorer:
     """Chapter 49: 150 steps of many lengths on an H200, simulated: the segments when a step has the most, by the order of the steps."""
-    moments = [[unpacked(said) for said in table(EPOCHS_FILE)[label]] for label in EPOCHS]
-    last = len(moments[0]) - 1
-    controls = [listed("setting", "order", list(EPOCHS)), Slider("moment", "moment", 0, last, last)]
-    return told("epochs", controls, Map(moments))
+    return _stored("epochs", "order", EPOCHS_FILE, EPOCHS)
