@@ -77,28 +77,24 @@ class Slider:
     instead_of = ""
 
     def __post_init__(self):
-        if not self._offers(self.start):
-            raise ValueError(
-                f"{self.name}: {self.start!r} is not in the slider's range; allowed: {self.low} to {self.high}"
-            )
+        self._offers(self.start, f"{self.name}: {self.start!r} is not in the slider's range")
 
     def widget(self):
         whole = all(isinstance(n, int) for n in (self.low, self.high, self.start, self.step))
         ends = {"value": self.start, "min": self.low, "max": self.high, "step": self.step}
         return (_IntSlider if whole else _FloatSlider)(**ends, description=self.label, **_LOOK)
 
-    def _offers(self, state):
-        return isinstance(state, int | float) and self.low <= state <= self.high
+    def _offers(self, state, said):
+        if not (isinstance(state, int | float) and self.low <= state <= self.high):
+            raise ValueError(f"{said}; allowed: {self.low} to {self.high}")
 
     def check(self, owner: str, state: object) -> None:
         """Raise ValueError where the slider has no such state."""
-        if not self._offers(state):
-            raise ValueError(f"{owner}.{self.name}: {state!r}; allowed: {self.low} to {self.high}")
+        self._offers(state, f"{owner}.{self.name}: {state!r}")
 
     def state(self, value, owner="preset"):
         """The state that a preset names, which is the value."""
-        if not self._offers(value):
-            raise ValueError(f"{owner}.{self.name}: {value!r} is out of range; allowed: {self.low} to {self.high}")
+        self._offers(value, f"{owner}.{self.name}: {value!r} is out of range")
         return value
 
     def said(self, state) -> str:

@@ -28,11 +28,10 @@ const lines = {
     });
     return `${what}: ${said.join("; ")}.`;
   },
-  draw(spec, r, paint) {
+  draw(spec, { xs, ...r }, paint, from = 0) {
     const longest = Math.max(...r.curves.map((c) => paint.measure(c.label)));
     const beside = longest < paint.width * 0.3; // a curve's name at its end, or all of them in a legend
-    const [top, bottom, right] = [12, 270, paint.width - (beside ? longest + 14 : 34)];
-    const xs = r.xs ?? spec.values;
+    const [top, bottom, right] = [from + 12, from + 270, paint.width - (beside ? longest + 14 : 34)];
     const { low, high, marks } = lines.amounts(spec, r, paint);
     const left = 14 + Math.max(...marks.map((value) => paint.measure(tick(value, spec.unit))));
     const x = scale([left, right], xs[0], xs.at(-1), spec.log);
@@ -97,14 +96,14 @@ const fitting = {
   },
   compute(spec, state) {
     const r = stack.compute(spec, state);
-    const v = valuesOf(spec, state);
+    const { v } = r.now;
     for (const row of r.rows) row.most = fitting.most(spec, v, row.label, v.context);
     const key = `${state.model},${state.gpu}`;
     if (!fitting.found.has(key)) {
       fitting.found.set(key, spec.curves.map(([, label]) => spec.contexts.map((context) => fitting.most(spec, v, label, context))));
     }
     const curves = spec.curves.map(([part, label], i) => ({ part, label, ys: fitting.found.get(key)[i], now: r.rows.find((row) => row.label === label).most }));
-    return { ...r, context: v.context, lines: { curves, at: v.context } };
+    return { ...r, context: v.context, lines: { xs: spec.contexts, curves, at: v.context } };
   },
   fits(r) {
     const rows = r.rows.map((row) => `${row.label} ${grouped(row.most)}`).join(", ");
@@ -124,17 +123,8 @@ const fitting = {
       paint.text(8, bottom, "Not one sequence fits, at any context.", {});
       return bottom + 24;
     }
-    const lower = {
-      ...paint,
-      line: (x1, y1, x2, y2, more) => paint.line(x1, y1 + bottom, x2, y2 + bottom, more),
-      spot: ([left, top, right, end], ...more) => paint.spot([left, top + bottom, right, end + bottom], ...more),
-      text: (x, y, words, more) => paint.text(x, y + bottom, words, more),
-      element: (name, more) => paint.element(name, { ...more, cy: more.cy + bottom }),
-      curve: (points, look, dash) => paint.curve(points.map(([x, y]) => [x, y + bottom]), look, dash),
-      legend: (y, entries) => paint.legend(y + bottom, entries) - bottom,
-    };
-    const axes = { x: "context", label: "context (tokens): the most sequences that fit", values: spec.contexts, unit: "", log: true };
-    return bottom + lines.draw({ ...spec, ...axes }, r.lines, lower);
+    const axes = { x: "context", label: "context (tokens): the most sequences that fit", unit: "", log: true };
+    return lines.draw({ ...spec, ...axes }, r.lines, paint, bottom);
   },
 };
 

@@ -20,7 +20,7 @@ class Drawer {
   constructor({ spec, id }) {
     Object.assign(this, { spec, name: spec.name || spec.title, rows: [], count: spec.controls.length - spec.first.length });
     [this.row, this.said] = [made("div", "drawer"), Object.assign(made("span", "unseen"), { id: `${id}-unseen` })];
-    this.button = Object.assign(made("button", "hold", `more (${this.count})`), { type: "button", onclick: () => this.turn() });
+    this.button = button(`more (${this.count})`, () => this.turn());
     for (const [name, value] of [[KEYS, "true"], ["aria-describedby", this.said.id]]) this.button.setAttribute(name, value);
     this.row.append(this.button, this.said);
   }

@@ -9,7 +9,6 @@ class Held {
 
   constructor(view) {
     this.view = view;
-    const button = (words, onclick) => Object.assign(made("button", "hold", words), { type: "button", onclick });
     this.pin = button("pin this state", () => this.turn());
     this.mine = button("this is my run", () => this.keep());
     this.go = button("go to my run", () => view.go("Your run", this.run()));

@@ -120,7 +120,7 @@ class View {
     this.root.append(this.title, ...(this.kind.large ? [this.large] : []), this.said, this.place, ...(this.kind.origin ? [this.origin] : [])); // the sentence where it is seen, however tall the picture
     [this.hand, this.spots, this.held, this.drawer] = [new Hand(this), new Spots(this), new Held(this), new Drawer(this)];
     if (this.kind.hit) {
-      const play = Object.assign(made("button", "play", PLAY), { type: "button", onclick: () => this.hand.play(play) });
+      const play = button(PLAY, () => this.hand.play(play), "play");
       this.root.append(play);
     }
     this.root.append(this.copier(), this.held.said, this.held.place);
@@ -158,12 +158,11 @@ class View {
   copier() {
     const [row, said] = [made("div", "copier"), made("code", "call")];
     said.setAttribute("aria-live", "polite");
-    const onclick = () => {
+    const copy = button("copy this state", () => {
       said.textContent = callOf(this.spec, this.read());
       const copied = isOurs() ? location.href.split("#")[0] + addressOf(this.spec, this.read()) : said.textContent;
       navigator.clipboard?.writeText(copied).catch(() => {}); // where a page may not, the words stand there
-    };
-    const copy = Object.assign(made("button", "hold", "copy this state"), { type: "button", onclick });
+    });
     row.append(...(this.spec.name ? [copy] : []), ...this.held.buttons, said);
     return row;
   }

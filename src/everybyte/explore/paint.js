@@ -21,6 +21,9 @@ function made(name, called, words = "") {
   return Object.assign(document.createElement(name), { className: `everybyte-${called}`, textContent: words });
 }
 
+// A button that is pressed with a pointer or a key.
+const button = (words, onclick, called = "hold") => Object.assign(made("button", called, words), { type: "button", onclick });
+
 let context; // of a canvas on which words are measured
 
 // How wide words are, in the font that the page uses; where there is no canvas, about.
@@ -54,7 +57,6 @@ class Paint {
     Object.assign(this, { svg, looks, width, measure, axes, narrow: width < WIDTH.narrow, spots: [] });
     this.fill = filler(looks, id, this.element("defs", {}));
   }
-  // Its methods as fields, so that a copy with others in their place still has them.
   element = (name, attributes, ...children) => this.svg.appendChild(node(name, attributes, ...children));
   // What is said where a pointer is within a box, and the state of controls that a press there chooses.
   spot = (box, lines, state = {}) => { this.spots.push({ box, lines, state }); };
