@@ -15,10 +15,10 @@ class Alone {
   save_changes() {}
 }
 
-function input({ name, label, options, ...ends }, model) {
+function input({ name, label, options, ends, step }, model) {
   const [element, row] = [document.createElement(options ? "select" : "input"), document.createElement("label")];
-  if (options) element.append(...options.map((words, i) => new Option(words, i)));
-  else Object.assign(element, { type: "range" }, ends);
+  if (options) element.append(...options.map((option, i) => new Option(option.label, i)));
+  else Object.assign(element, { type: "range", min: ends[0], max: ends[1], step });
   const trait = `c_${name}`;
   const shown = () => { element.value = model.get(trait); };
   element.addEventListener("input", () => model.set(trait, Number(element.value)));
@@ -39,11 +39,11 @@ function presets(spec, model) {
   return row;
 }
 
-function alone(root, { values, inputs }) {
+function alone(root, values) {
   const model = new Alone(values);
   const home = root.appendChild(made("div", "explorer"));
   const box = Object.assign(document.createElement("div"), { className: "widget-box" });
-  box.append(...inputs.map((each) => input(each, model)));
+  box.append(...ordered(values.spec).map((control) => input(control, model)));
   home.append(...(values.spec.presets.length > 1 ? [presets(values.spec, model)] : []), box);
   new View({ model, el: home.appendChild(document.createElement("div")) }).open();
 }

@@ -26,7 +26,7 @@ _EXPLORER = """<style>
 <div id="everybyte-alone"></div>
 <script type="module">
 {program}
-alone(document.getElementById("everybyte-alone"), {given});
+alone(document.getElementById("everybyte-alone"), {values});
 </script>"""
 
 
@@ -38,21 +38,11 @@ def page(explorer: Explorer, title: str, above: Iterable[str] = ()) -> str:
 def embedded(explorer: Explorer) -> str:
     """The explorer as a piece of HTML, for a page that has one such."""
     picture = explorer.picture
-    values = {f"c_{name}": value for name, value in explorer.state.items()} | {
-        "spec": picture.spec,
-        "preset": picture.preset,
-    }
-    given = {"values": values, "inputs": list(map(_input, explorer.ordered()))}
+    values = {f"c_{name}": value for name, value in explorer.state.items()}
+    values |= {"spec": picture.spec, "preset": picture.preset}
     source, mark = explorer.source, "export default"
     if source.count(mark) != 1:
         raise ValueError(f"picture.js: {source.count(mark)} times {mark!r}; allowed: once")
     program = f"{source.replace(mark, 'const everybyte =')}\n{read('alone.js')}"
-    data = json.dumps(given).replace("<", "\\u003c")  # no text of a script's ends the page's own
-    return _EXPLORER.format(style=read("picture.css"), program=program, given=data)
-
-
-def _input(control):
-    said = {"name": control.name, "label": control.label}
-    if control.trait == "index":
-        return said | {"options": list(control.options)}
-    return said | {"min": control.low, "max": control.high, "step": control.step}
+    data = json.dumps(values).replace("<", "\\u003c")  # no text of a script's ends the page's own
+    return _EXPLORER.format(style=read("picture.css"), program=program, values=data)

@@ -114,8 +114,10 @@ class Slider:
         return {}
 
     def spec(self):
-        ends = [self.low, self.high]
-        return {"name": self.name, "label": self.label, "ends": ends, "divides": self.divides, "sets": dict(self.sets)}
+        ends, sets = [self.low, self.high], dict(self.sets)
+        return {
+            "name": self.name, "label": self.label, "ends": ends, "step": self.step, "divides": self.divides, "sets": sets,
+        }  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -327,10 +329,7 @@ def one_step(setup: Setup | None, chosen: Setup, longest: int, dropouts=(0, 1)) 
         setup: as the caller gave it; None leaves the shared controls as they are. chosen: where the others start.
         longest: the longest sequence in tokens; the shortest is two. dropouts: the options of dropout, 0 and 1.
     """
-    impls = {
-        name: {"foreach": int(name == "foreach"), "loop": int(name == "loop"), "impl_no": i}
-        for i, name in enumerate(OPTIMIZER_IMPLS)
-    }
+    impls = _decided_by(lambda s: s.optimizer_impl, [Setup(optimizer_impl=name) for name in OPTIMIZER_IMPLS])
     masks = [mask for i, mask in enumerate(("(no dropout)", "dropout")) if i in dropouts]
     lengths = steps("sequence", "sequence (tokens)", powers(1, longest.bit_length() - 1), min(chosen.sequence, longest))
     return [

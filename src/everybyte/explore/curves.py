@@ -156,12 +156,8 @@ def offloading(model: Model | None = None, setup: Setup | None = None, gpu: Gpu 
     products = sum(formula(name).expr for name in ("flops.forward", "flops.backward", "checkpoint.flops"))
     products -= formula("flops.masked").expr  # which flash attention skips
     up, down = (formula(name).expr for name in ("fsdp.to_gpu", "fsdp.to_host"))
-    times = (
-        _seconds("up", up, "host_link"),
-        _seconds("down", down, "host_link"),
-        _seconds("of products", products, "flop_rate"),
-    )
-    curves = _curves("offloading", *times)
+    amounts = ("up", up, "host_link"), ("down", down, "host_link"), ("of products", products, "flop_rate")
+    curves = _curves("offloading", *(_seconds(*amount) for amount in amounts))
     picture = Lines("batch", "sequences in the batch", powers(0, 8), curves, unit="s", log=True)
     derived = zip(said("offloading")["also"], ("fsdp.to_gpu", "fsdp.to_host"), strict=True)
     return told("offloading", controls, picture, derived=derived)
