@@ -14,30 +14,11 @@ PLACES, SEGMENTS = 400, 24
 
 
 def _course(memory):
-    """(numbers of events, {part: live bytes at each}): about `PLACES` at most, with the peak and the end."""
-    standing: dict[int, tuple[int, str]] = {}
-    now: dict[str, int] = {}
-
-    def taken(address, size, made):
-        standing[address] = size, made.part
-        now[made.part] = now.get(made.part, 0) + size
-
-    for address, found in memory.made(0).items():
-        taken(address, *found)
-    last = len(memory.events)
-    wanted = {*range(0, last + 1, max(1, last // PLACES)), memory.peak_event, last}
-    course = {0: dict(now)}
-    for number, (action, address, size, _) in enumerate(memory.events, 1):
-        if action == "alloc":
-            taken(address, size, memory.names.of(number - 1))
-        elif action == "free_requested" and address in standing:
-            size, name = standing.pop(address)
-            now[name] -= size
-        if number in wanted:
-            course[number] = dict(now)
-    most = {name: max(live.get(name, 0) for live in course.values()) for live in course.values() for name in live}
-    names = sorted(most, key=lambda name: -most[name])
-    return list(course), {name: [live.get(name, 0) for live in course.values()] for name in names}
+    """(numbers of events, {part: live bytes at each}): the highest moment of each of `PLACES` stretches, the largest part first."""
+    crests = memory.crests(columns=PLACES)
+    parts = dict.fromkeys(name for _, live in crests for name in live)
+    lines = {name: [live.get(name, 0) for _, live in crests] for name in parts}
+    return [at for at, _ in crests], dict(sorted(lines.items(), key=lambda row: -max(row[1])))
 
 
 def memory(memory) -> Figure:

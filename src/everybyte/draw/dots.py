@@ -326,10 +326,8 @@ def batches(steps: Sequence[tuple[int, int]], title: str = "", mark: int | None 
     return fig
 
 
-_RULES: tuple[dict[str, Any], ...] = (
-    {"marker": "o", "markerfacecolor": INK},
-    {"marker": "D", "markerfacecolor": "white"},
-)
+_RULE: dict[str, Any] = {"markersize": 8, "markeredgecolor": INK, "linestyle": ""}
+_RULES = _RULE | {"marker": "o", "markerfacecolor": INK}, _RULE | {"marker": "D", "markerfacecolor": "white"}
 _NEAR = 0.1  # half the width of the band of errors
 
 
@@ -350,15 +348,12 @@ def off(rows: Mapping[str, Mapping[str, float]], title: str = "") -> Figure:
     ax.axvline(0, color=INK, linewidth=1)
     for y, errors in enumerate(rows.values()):
         for rule, error in errors.items():
-            look = _RULES[rules.index(rule)]
-            ax.plot(100 * error, y, markersize=8, markeredgecolor=INK, linestyle="", **look)
+            ax.plot(100 * error, y, **_RULES[rules.index(rule)])
     named_rows(ax, rows)
     far = max([_NEAR, *(abs(error) for errors in rows.values() for error in errors.values())])
     ax.set(xlim=(-115 * far, 115 * far), xlabel="off by, in percent")
     ax.xaxis.set_major_formatter(lambda value, _: f"{value:+.0f} %" if value else "0")
-    looks = zip(rules, _RULES, strict=False)
-    edge = {"linestyle": "", "markeredgecolor": INK, "markersize": 8}
-    _keys(fig, [Line2D([], [], label=rule, **edge, **look) for rule, look in looks])
+    _keys(fig, [Line2D([], [], label=rule, **look) for rule, look in zip(rules, _RULES, strict=False)])
     said = []
     for rule in rules:
         found = {label: errors[rule] for label, errors in rows.items() if rule in errors}

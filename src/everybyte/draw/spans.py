@@ -50,8 +50,8 @@ def lives(tensors: Mapping[str, tuple[str, int, int, float]], operations: Sequen
     below.set_ylim(0, 1.3 * max(totals))
     below.set_yticks([])
     below.set_ylabel("together", color=INK)
-    whole = {"break_long_words": False, "break_on_hyphens": False}
-    below.set_xticks(range(len(operations)), [textwrap.fill(name, 12, **whole) for name in operations], fontsize=9)
+    lines = textwrap.TextWrapper(12, break_long_words=False, break_on_hyphens=False)
+    below.set_xticks(range(len(operations)), [lines.fill(name) for name in operations], fontsize=9)
     below.set_xlim(-0.5, len(operations) - 0.5)
     inside = "; ".join(
         f"{label} {amount(size, 'B')}, from {operations[first]} to {operations[last]}"

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, fields
 from functools import cache, reduce, wraps
 from inspect import getdoc, signature
 from operator import getitem
-from typing import ParamSpec, Protocol, Self, TypeVar
+from typing import ParamSpec
 
 import ipywidgets as widgets
 import traitlets
@@ -19,16 +19,10 @@ from ..common import checks
 from ..formulas import SYMBOLS, bindings
 from ..rules.formulas import DENSE, GPT, LLAMA, refused
 from .courses import PRECISIONS_OF_UPDATES, numbers_of
+from .explorer import Explorer
 from .pictures import Printed
 
 _P = ParamSpec("_P")
-
-
-class _Asked(Protocol):
-    def asked(self) -> Self: ...
-
-
-_R = TypeVar("_R", bound=_Asked)
 _LOOK = {"style": {"description_width": "10.5em"}, "layout": {"width": "31em", "max_width": "100%"}}
 
 
@@ -232,7 +226,7 @@ Raises:
 """
 
 
-def opens(*shown: str) -> Callable[[Callable[_P, _R]], Callable[_P, _R]]:
+def opens(*shown: str) -> Callable[[Callable[_P, Explorer]], Callable[_P, Explorer]]:
     """A decorator: the function that opens an explorer refuses a `model`, `setup` or `gpu` of another type.
 
     Args:
@@ -240,11 +234,11 @@ def opens(*shown: str) -> Callable[[Callable[_P, _R]], Callable[_P, _R]]:
             given, a setup with another field off its default is refused too.
     """
 
-    def decorated(function: Callable[_P, _R]) -> Callable[_P, _R]:
+    def decorated(function: Callable[_P, Explorer]) -> Callable[_P, Explorer]:
         arguments, kinds = signature(function), {"model": Model, "setup": Setup, "gpu": Gpu}
 
         @wraps(function)
-        def opened(*args: _P.args, **kwargs: _P.kwargs) -> _R:
+        def opened(*args: _P.args, **kwargs: _P.kwargs) -> Explorer:
             given = arguments.bind(*args, **kwargs).arguments
             for name, value in given.items():
                 if name in kinds and value is not None:

@@ -151,11 +151,6 @@ class Forgetting(Timeline):
         return f", {against if gain else 'the same as without checkpointing'}. {left}; {again}."
 
 
-def looking() -> list:
-    """The controls that choose a timeline's instant."""
-    return [listed("look", "look at", LOOKS, "the peak"), Slider("place", "place", 0, PLACES, 0, sets={"look": 0})]
-
-
 def _controls(model, setup, without_biases=True):
     """(the controls of a step with the plain loss; the deepest model of each kind; rows of `AXES` with fewer numbers).
 
@@ -171,8 +166,13 @@ def _controls(model, setup, without_biases=True):
     chosen = setup or Setup(batch=8, sequence=min(1024, shortest))
     options, deepest = kinds(known)
     dropouts = (0, 1) if all(m.family == "gpt" for m in deepest) else (0,)  # a Llama has none
-    choice = Choice("model", "model", options, start.name)
-    controls = [choice, *asked(setup, "precision"), *one_step(setup, chosen, shortest, dropouts), *looking()]
+    controls = [
+        Choice("model", "model", options, start.name),
+        *asked(setup, "precision"),
+        *one_step(setup, chosen, shortest, dropouts),
+        listed("look", "look at", LOOKS, "the peak"),
+        Slider("place", "place", 0, PLACES, 0, sets={"look": 0}),
+    ]
     return controls, deepest, {"dropout": only("dropout", *dropouts)}
 
 
