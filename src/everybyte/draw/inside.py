@@ -13,8 +13,8 @@ from .figures import amount, canvas, card, words
 from .palette import INK, MUTED, ink_on, part
 from .schematics import _box, _drawn
 
-#: Narrower than this, in squares or as a share of the longest row, a box has its words above or beside it.
-_NARROW, _SHORT = 0.7, 0.13
+#: Narrower than this, in squares, or by letters of its words, a box has them above or beside it.
+_NARROW, _LETTER = 0.7, 0.13
 
 
 def squares(models: Sequence[Model], title: str = "One block, in squares of H × H") -> Figure:
@@ -65,12 +65,12 @@ def _strip(m):
     return strip
 
 
-def saves(rows: Sequence[tuple[str, Sequence[tuple[str, float]]]], title: str = "") -> Figure:
+def saves(rows: Sequence[tuple[str, Sequence[tuple[str, float]]]], title: str = "", unit: str = "B") -> Figure:
     """The operations of a block from top to bottom, and beside each, to scale, the tensors that it saves for backward.
 
     Args:
         rows: (operation, [(tensor, bytes)]). An operation without tensors saves nothing, and one called `add` adds what came
-            before the branch.
+            before the branch. unit: of the bytes, as `draw.amount` has it.
 
     Raises:
         ValueError: for no rows, or where nothing is saved.
@@ -94,17 +94,17 @@ def saves(rows: Sequence[tuple[str, Sequence[tuple[str, float]]]], title: str = 
         for name, size in tensors:
             wide = size * scale
             _box(ax, left, y - 0.32, wide, 0.64, facecolor=look.color)
-            if size > _SHORT * max(totals):
+            if wide > _LETTER * len(name):
                 words(ax, left + wide / 2, y, name, 9, color=ink_on(look.color))
             left += wide
-        small = ", ".join(name for name, size in tensors if size <= _SHORT * max(totals))
-        end = "nothing" if not total else amount(total, "B") + (f"  ({small})" if small else "")
+        small = ", ".join(name for name, size in tensors if size * scale <= _LETTER * len(name))
+        end = "nothing" if not total else amount(total, unit) + (f"  ({small})" if small else "")
         words(ax, left + 0.12, y, end, 9.5, ha="left", color=INK if total else MUTED)
-    whole = f"in all {amount(sum(totals), 'B')}"
+    whole = f"in all {amount(sum(totals), unit)}"
     words(ax, 1.9, -len(rows) + 0.1, whole, 11, ha="left", fontweight="bold")
     ax.plot([0, 0], [0.62, 0.31], color=INK, linewidth=1)
     said = "; ".join(
-        f"{operation}: " + (", ".join(f"{n} {amount(s, 'B')}" for n, s in tensors) or "nothing")
+        f"{operation}: " + (", ".join(f"{n} {amount(s, unit)}" for n, s in tensors) or "nothing")
         for operation, tensors in rows
     )
     alt = f"What each operation of a block saves for backward, {title}: {said}; {whole}."

@@ -282,13 +282,13 @@ def _alike(rules):
     return {name: model for name, model in models("reference").items() if refused(rules, model) is None}
 
 
-def a_gpt(model: Model | None, usual: str = "gpt2") -> tuple[Model, Choice]:
-    """(the model, by default the `usual` one; the choice among models for which the formulas of a GPT hold).
+def a_gpt(model: Model | None) -> tuple[Model, Choice]:
+    """(the model, by default GPT-2; the choice among models for which the formulas of a GPT hold).
 
     Raises:
         ValueError: where they do not hold for `model`.
     """
-    return _chosen(model or models("reference")[usual], GPT, gpts())
+    return _chosen(model or models("reference")["gpt2"], GPT, gpts())
 
 
 def a_decoder(model: Model | None, usual: str) -> tuple[Model, Choice]:

@@ -9,7 +9,6 @@ from sympy import Add, Min, ceiling
 from .. import draw, units
 from ..ask.setup import Setup
 from ..catalog import Model
-from ..draw.palette import CARD, INK
 from ..formulas import formula
 from ..formulas.compute import BACKWARD, FORWARD
 from ..formulas.readings import both, expression, merged, more, reading
@@ -291,26 +290,9 @@ class Block(Kind):
         return f"{one} {values['layers']} blocks keep {every}."
 
     def figure(self, title, subject, values, variants):
-        rows = self.compute(values)
-        longest = max(x for *_, x in rows)
-        whole = units.text(sum(x for *_, x in rows))
-        fig, ax = draw.canvas(f"{title}: {whole} ({subject}, {_sizes(values)})", height=4.6)
-        look = draw.part("activations")
-        for i, (_, there, x) in enumerate(rows):
-            at, inside = 0, []
-            for tensor, size in there:
-                ax.barh(i, size, 0.74, left=at, facecolor=look.color, edgecolor=CARD, linewidth=1)
-                if size > longest * len(tensor) / 60:
-                    ax.text(at + size / 2, i, tensor, ha="center", va="center", fontsize=9, color=INK)
-                    inside.append(tensor)
-                at += size
-            beside = ", ".join(tensor for tensor, _ in there if tensor not in inside)
-            words = units.text(x) + (f" (with {beside})" if inside and beside else f" ({beside})" if beside else "")
-            ax.text(at + longest / 100, i, words if x else self.rows[i][2], va="center", fontsize=9, color=INK)
-        ax.set_yticks(range(len(rows)), [name for name, *_ in rows])
-        ax.set(ylim=(len(rows) - 0.4, -0.6), xlim=(0, longest * 1.75), xticks=[])
-        ax.grid(False)
-        ax.spines["bottom"].set_visible(False)
+        rows = [("add" if name == "+" else name, there) for name, there, _ in self.compute(values)]
+        unit = units.largest(max(sum(size for _, size in there) for _, there in rows))
+        fig = draw.saves(rows, f"{title} ({subject}, {_sizes(values)})", unit)
         fig.alt = f"{title}, a bar for each operation. {self.describe(subject, values)}"
         return fig
 
