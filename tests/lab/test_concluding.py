@@ -7,9 +7,8 @@ import pytest
 
 import everybyte as eb
 from everybyte import lab
-from everybyte.lab.concluding import BOOK, NOW, OWN, QUOTED
 from everybyte.lab.records import append
-from everybyte.lab.several import NOT_YET
+from everybyte.lab.several import BOOK, NOT_YET, NOW, OWN, QUOTED
 
 FOLDER = Path(__file__).resolve().parents[2] / "labs" / "records"
 STEPS = {"bf16": eb.Setup(precision="bf16"), "fp32": eb.Setup()}

@@ -1,6 +1,5 @@
 """Measure the reference step on a device, in a process of its own, and record it. Importing this loads no torch."""
 
-from .concluding import conclusion
 from .grid import Configuration, gpt2_for, grid
 from .measurement import Measurement
 from .measuring import measure
@@ -9,7 +8,7 @@ from .rates import estimate
 from .recipe import Recipe
 from .recording import Progress, record
 from .records import Record, fingerprint, read
-from .several import Runs, Trainings, runs, scripts, trainings
+from .several import Runs, Trainings, conclusion, runs, scripts, trainings
 
 __all__ = [
     "Configuration", "Failed", "Measurement", "Progress", "Recipe", "Record", "Runs", "Trainings", "Worker",

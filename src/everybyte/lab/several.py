@@ -24,6 +24,11 @@ RECORD_ONLY = "EVERYBYTE_RECORD_ONLY"
 #: Where records are looked for, from the working folder: of a lab, of the repository, of a chapter.
 FOLDERS = ("records", "labs/records", "../labs/records")
 NOT_YET = "Not yet recorded on a GPU"
+#: The record that comes with the book.
+BOOK = "h200.jsonl"
+#: Whose measurements a conclusion is of.
+OWN, NOW = "Your own record", "Your own GPU, measured just now"
+QUOTED = "No record of your own: `everybyte record` makes one. The book's is quoted"
 
 
 class _Shown:
@@ -101,8 +106,7 @@ def runs(
     steps = {name: (model(setup) if callable(model) else model, setup) for name, setup in setups.items()}
     steps = {name: (step[0], check_request(*step)) for name, step in steps.items()}
     if device is None and not _gpu():
-        how = {name: options.get(name) for name in ("tf32", "expandable", "limit")} | {"recipe": None}
-        return _recorded(steps, records, dict.fromkeys(steps, how))
+        return _recorded({name: _step(*step, options) for name, step in steps.items()}, records)
     return _measured(steps, device, timeout, dict.fromkeys(steps, options))
 
 
@@ -186,7 +190,8 @@ def trainings(
             each = {name: how | {"recipe": one.as_dict()} for name, one in seeded.items()}
             some = _measured(steps, device, timeout, each)
         else:
-            some = _recorded(steps, records, {name: {"tf32": tf32, "recipe": str(one)} for name, one in seeded.items()})
+            asked_for = {name: {"tf32": tf32, "recipe": str(one)} for name, one in seeded.items()}
+            some = _recorded({name: _step(*step, asked_for[name]) for name, step in steps.items()}, records)
         said = some.said if any(some.found.values()) or not said else said
         for name, measurement in some.found.items():
             found[name].append(measurement)
@@ -242,24 +247,43 @@ def last_line(error: Exception) -> str:
     return f"{first.partition(';')[0]}: {lines[-1]}" if lines else first
 
 
-def _recorded(steps, records, options):
-    """`Runs` from the record that has the most of these steps. options: name -> how that one must have been measured."""
-    folder = next((p for p in ([records] if records else FOLDERS) if Path(p).is_dir()), None)
-    most = dict.fromkeys(steps)
-    for path in sorted(Path(folder).glob("*.jsonl")) if folder else ():
-        there = [m for m in read(path).measurements if m.fingerprint == fingerprint() and m.witness == "measure"]
-        there.sort(key=lambda m: m.steps or 0)  # of two, the one with more timed steps is read
-        found = {}
-        for name, step in steps.items():
-            alike = [m for m in there if (m.model, m.setup) == step and _so(m, options[name])]
-            found[name] = alike[-1] if alike else None
-        if sum(map(bool, found.values())) > sum(map(bool, most.values())):
-            most = found
+def _recorded(steps, records):
+    """`Runs` from the record that has the most of these steps. steps: name -> what `_step` says of each."""
+    most = _most(steps, records)
     first = next(filter(None, most.values()), None)
     if first is None:
         return Runs(f"{NOT_YET}: none of these {len(steps)} steps", most)
     versions = "" if not first.versions else f", PyTorch {first.versions['torch']}, CUDA {first.versions.get('cuda')}"
     return Runs(f"Recorded on {first.device['name']}, {first.date[:10]}{versions}", most)
+
+
+def _most(steps, records, own=False):
+    """Each of these steps in the record that has the most of them; None for what it has not.
+
+    own: whether only the reader's own records count, and in them what was measured.
+    """
+    most = dict.fromkeys(steps)
+    for path in _files(records, "*.jsonl"):
+        there = [m for m in read(path).measurements if m.fingerprint == fingerprint() and m.witness == "measure"]
+        if own:
+            there = [m for m in there if path.name != BOOK and m.status == "measured"]
+        there.sort(key=lambda m: m.steps or 0)  # of two, the one with more timed steps is read
+        measured = {_step(m.model, m.setup, asked(m)): m for m in there}
+        found = {name: measured.get(step) for name, step in steps.items()}
+        if sum(map(bool, found.values())) > sum(map(bool, most.values())):
+            most = found
+    return most
+
+
+def _step(model, setup, options):
+    """What tells steps apart: the model, the setup, and of the options the switches."""
+    return model, setup, *(options.get(name) or None for name in ("tf32", "expandable", "limit", "recipe"))
+
+
+def _files(records, pattern):
+    """Files of the named folder of records, or of the first that there is."""
+    folder = next((Path(p) for p in ([records] if records else FOLDERS) if Path(p).is_dir()), None)
+    return sorted(folder.glob(pattern)) if folder else []
 
 
 def scripts(of: Runs | None = None, *, records: str | os.PathLike | None = None) -> dict[str, dict]:
@@ -268,14 +292,32 @@ def scripts(of: Runs | None = None, *, records: str | os.PathLike | None = None)
     Args:
         of: only those of the GPU on which these steps were measured. records: as of `runs`; the scripts' records are in its folder `scripts`, and `tools/beside` makes them.
     """
-    folder = next((p for p in ([records] if records else FOLDERS) if Path(p).is_dir()), None)
-    paths = sorted(Path(folder, "scripts").glob("*.jsonl")) if folder else []
-    lines = [json.loads(line) for path in paths[:1] for line in path.read_text(encoding="utf-8").splitlines()]
+    paths = _files(records, "scripts/*.jsonl")[:1]
+    lines = [json.loads(line) for path in paths for line in path.read_text(encoding="utf-8").splitlines()]
     names = {m.device["name"] for m in of.measured.values()} if of else None
     return {line["name"]: line for line in lines if names is None or (line["told"] or {}).get("device") in names}
 
 
-def _so(measurement, options):
-    """Whether a measurement was asked for with these options."""
-    said = asked(measurement)
-    return all((said[name] or None) == (wanted or None) for name, wanted in options.items())
+def conclusion(runs: Runs, *, records: str | os.PathLike | None = None) -> Table:
+    """The steps of a lab as the reader measured them; where that was on no GPU, the book's record of them, and said so.
+
+    Args:
+        runs: what `lab.runs` gave for these steps. records: the folder of the records, as of `lab.runs`.
+
+    Returns:
+        A row for each step on record: GiB that the allocator had handed out and held at most, and milliseconds where they were taken.
+    """
+    columns = ["", "allocated", "reserved", "milliseconds a step"]
+    said, found = NOW, {name: m for name, m in runs.measured.items() if m.device["type"] != "cpu"}
+    if not found:
+        return Table(columns, [], NOT_YET)
+    if not runs.live:
+        most = _most({name: _step(m.model, m.setup, asked(m)) for name, m in found.items()}, records, own=True)
+        own = {name: m for name, m in most.items() if m}
+        said, found = (OWN, own) if own else (QUOTED, found)
+    first = next(iter(found.values()))
+    rows = [
+        [name, units.text(m.peak), units.text(m.reserved_peak), f"{m.step_ms:,.1f}" if m.timed else "–"]
+        for name, m in found.items()
+    ]
+    return Table(columns, rows, f"{said}: {first.device['name']}, {first.date[:10]}")
