@@ -7,8 +7,7 @@ from torch.distributed import _functional_collectives as collectives
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 import everybyte as eb
-from everybyte.dryrun.collectives import in_flight
-from everybyte.dryrun.mesh import on_meta
+from everybyte.dryrun.mesh import in_flight, on_meta
 from everybyte.dryrun.tracker import Tracker
 
 MODEL = eb.Model(name="small", layers=2, width=32, heads=4, vocabulary=101, positions=64)

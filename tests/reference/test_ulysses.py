@@ -8,7 +8,7 @@ from torch.nn import functional as F
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 import everybyte as eb
-from everybyte.dryrun.collectives import in_a_ring
+from everybyte.dryrun.mesh import in_a_ring
 from everybyte.reference.mesh.ulysses import exchanged
 
 WIDE, TOKENS = 16, 512

@@ -5,8 +5,7 @@ Sources: `aten/src/ATen/autocast_mode.h` (the lists, here in `autocast.toml`) an
 """
 
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
-from unittest import mock
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor
@@ -15,7 +14,7 @@ from torch.nn import functional as F
 from torch.utils._pytree import tree_leaves, tree_map
 
 from ..common import files
-from .cuda import BACKWARD, Mode
+from .cuda import BACKWARD, Mode, patched
 
 
 def _functions(names: str) -> set:
@@ -116,10 +115,8 @@ def autocast_as_on_cuda() -> Iterator[Autocast]:
         (torch.cuda, "is_bf16_supported", lambda *_, **__: True),
         (torch.cuda.amp.common, "amp_definitely_not_available", lambda: False),
     ]
-    with ExitStack() as stack:
-        for patch in instead:
-            stack.enter_context(mock.patch.object(*patch))
-        yield stack.enter_context(mode)
+    with patched(*instead), mode:
+        yield mode
 
 
 def _of_cuda(function):

@@ -11,10 +11,17 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 
 from . import hugging_face, lowered, parallel
 from .autocast import autocast_as_on_cuda
-from .cuda import Kernels, clipping_on_meta, fused_optimizers_on_meta, loss_in_the_open, paged_states, quantized_weights
+from .cuda import (
+    Kernels,
+    clipping_on_meta,
+    fused_optimizers_on_meta,
+    loss_in_the_open,
+    paged_states,
+    quantized_weights,
+    saved_on_host,
+)
 from .delta_rules import delta_rules
 from .interrupts import BetweenOperations
-from .offloading import saved_on_host
 from .trace import Trace
 from .tracker import Tracker
 from .workload import Workload, raise_of_gpu
@@ -82,9 +89,9 @@ def _as_on_gpu(setup, tracker, rank):
         lowered.torchao_compiled(setup),
     ]
     if setup.mesh.pipeline > 1:
-        from . import pipelines
+        from .divided import pipelines_on_meta
 
-        around.append(pipelines.on_meta())
+        around.append(pipelines_on_meta())
     with ExitStack() as stack:
         for context in around:
             stack.enter_context(context)
@@ -121,10 +128,8 @@ class _Step:
         self.pipelined, self.idle = setup.mesh.pipeline > 1, []
         with tracker.making("parameters", ""):  # what a quantized weight is made of has no name in the module
             self.module = work.module()
-        if self.pipelined:
-            from . import pipelines
-
-            pipelines.follow(tracker, self.module)
+        if self.pipelined:  # of a whole model, made outside of the tracker, a stage was kept
+            _assign_named(tracker, self.module)
         self.counted = work.counted(self.module)
         _follow_gradients(tracker, _trained(self.module))  # before the trainer's own hooks, which may drop the gradient
         offloaded = setup.offload == "cpu"
@@ -133,7 +138,7 @@ class _Step:
         if offloaded:
             parallel.offload(self.trainer, tracker)
         if self.pipelined:
-            pipelines.tell(self.trainer, tracker)
+            self.trainer.pipeline.watch(partial(setattr, tracker, "phase"))
         if setup.looped:  # which may make batches before
             self.trainer.forward = self._told(self.trainer.forward)
         if setup.mesh.tensor > 1 and not setup.fsdp:  # parts of weights, which have taken their places
@@ -208,12 +213,16 @@ def _where(error, tracker, module):
     )
 
 
+def _assign_named(tracker, module):
+    for name, parameter in module.named_parameters():
+        tracker.assign(parameter, "parameters", name)
+    for name, buffer in module.named_buffers():
+        tracker.assign(buffer, "buffers", name, device=True)
+
+
 def _assign(tracker, trainer):
     """Tell the tracker the part of each tensor that exists before the first step."""
-    for name, parameter in trainer.module.named_parameters():
-        tracker.assign(parameter, "parameters", name)
-    for name, buffer in trainer.module.named_buffers():
-        tracker.assign(buffer, "buffers", name, device=True)
+    _assign_named(tracker, trainer.module)
     shares = getattr(trainer.optimizer, "shares", [trainer.optimizer])
     for flat in (one.flat for one in shares if hasattr(one, "flat")):
         tracker.assign(flat, "parameters", "weights")

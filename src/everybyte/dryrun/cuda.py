@@ -7,7 +7,7 @@ which kernel attention takes, how dropout stores its mask, what autocast casts. 
 """
 
 from collections.abc import Callable
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from functools import cache
 from math import prod
 from types import FunctionType
@@ -15,6 +15,7 @@ from unittest import mock
 
 import torch
 from torch import Tensor
+from torch.autograd import graph
 from torch.nn import functional as F
 from torch.optim import optimizer
 from torch.overrides import TorchFunctionMode
@@ -131,6 +132,15 @@ _CAUSAL = [
 FLOPS |= {packet: _half_where_causal(packet, FLOPS[packet]) for packet in _CAUSAL}
 #: Operations whose inner operations are followed -> the function that runs in their place.
 IN_THE_OPEN: dict = {}
+
+
+@contextmanager
+def patched(*changes):
+    """Within it each owner has something else by a name. changes: (owner, name, what) each."""
+    with ExitStack() as stack:
+        for change in changes:
+            stack.enter_context(mock.patch.object(*change))
+        yield
 
 
 class Mode(TorchFunctionMode):
@@ -361,19 +371,19 @@ def fused_optimizers_on_meta():
     return mock.patch.object(optimizer, name, lambda: [*supported(), "meta"])
 
 
-@contextmanager
 def clipping_on_meta():
     """Within it `clip_grad_norm_` takes its CUDA path for tensors on device "meta": the norms of all tensors at once."""
     from torch.nn.utils import clip_grad
 
     asked, known = clip_grad._has_foreach_support, clip_grad._device_has_foreach_support
-    with (
-        mock.patch.object(
-            clip_grad, "_has_foreach_support", lambda t, on: asked(t, torch.device("cuda") if on.type == "meta" else on)
-        ),
-        mock.patch.object(clip_grad, "_device_has_foreach_support", lambda on: on.type == "meta" or known(on)),
-    ):
-        yield
+
+    def all_at_once(tensors, on):
+        return asked(tensors, torch.device("cuda") if on.type == "meta" else on)
+
+    return patched(
+        (clip_grad, "_has_foreach_support", all_at_once),
+        (clip_grad, "_device_has_foreach_support", lambda on: on.type == "meta" or known(on)),
+    )
 
 
 def paged_states(setup, tracker):
@@ -388,6 +398,31 @@ def paged_states(setup, tracker):
 
     nothing = {name: lambda *_, **__: None for name in ("fill", "prefetch_tensor")}
     return mock.patch.multiple(functional, get_paged=get_paged, **nothing)
+
+
+def saved_on_host(tracker):
+    """A context in which what autograd saves under `save_on_cpu` stands in the memory of the CPU. On meta PyTorch would copy nothing.
+
+    A copy to the host of numbers that are not contiguous begins with a copy on the GPU (`aten/src/ATen/native/cuda/Copy.cu`). What stood on
+    the host, as attention's random state, is not moved back from there (`save_on_cpu` in `torch/autograd/graph.py`).
+    """
+
+    def pack(saved):
+        if not saved.is_contiguous():
+            copy = torch.empty(saved.shape, dtype=saved.dtype, device="meta")
+            del copy
+        with tracker.on_host():
+            return tracker.is_on_host(saved), torch.empty(saved.shape, dtype=saved.dtype, device="meta")
+
+    def unpack(packed):
+        stays, saved = packed
+        return saved if stays else torch.empty_like(saved)
+
+    class OnHost(graph.saved_tensors_hooks):
+        def __init__(self, pin_memory=False, device_type="cuda"):
+            super().__init__(pack, unpack)
+
+    return mock.patch.object(graph, "save_on_cpu", OnHost)
 
 
 @contextmanager

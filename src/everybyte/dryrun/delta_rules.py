@@ -14,17 +14,16 @@ and `chunk_o.py`, `ops/gla/chunk.py` (`chunk_gla_fwd_o_gk`), `ops/utils/cumsum.p
 import inspect
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from unittest import mock
 
 import torch
 from torch import Tensor, nn
 from torch.amp import custom_bwd, custom_fwd
 
 from ..ask.setup import Setup
-from .cuda import refused
+from .cuda import patched, refused
 from .tracker import Tracker
 
 #: Tokens in a chunk, and in the parts of its square that Kimi's rule solves in fp32.
@@ -276,9 +275,6 @@ def delta_rules(module: nn.Module, setup: Setup, tracker: Tracker) -> Iterator[N
             f"Setup.linear_attention: 'fla' with {type(module).__name__}, no layer of which asks flash-linear-attention for "
             f"{' or '.join(RULES)}; allowed: 'torch'"
         )
-    with ExitStack() as stack:
-        for place, name, rule, own in found:
-            stack.enter_context(
-                mock.patch.object(place, name, partial(_as_kernels, RULES[rule], tracker) if fla else own)
-            )
+    rules = {rule: partial(_as_kernels, RULES[rule], tracker) for rule in RULES}
+    with patched(*((place, name, rules[rule] if fla else own) for place, name, rule, own in found)):
         yield

@@ -1,9 +1,12 @@
-"""The `Workload` of one GPU of a mesh, for the book's models."""
+"""The `Workload` of one GPU of a mesh, for the book's models; and PyTorch's pipelines in one process."""
 
 from contextlib import nullcontext
 from functools import partial
 
 import torch
+import torch.distributed as dist
+from torch.distributed.pipelining import schedules
+from torch.distributed.pipelining._utils import InferenceMode
 from torch.utils._python_dispatch import _disable_current_modes
 
 from ..ask.schedules import stages_of
@@ -13,6 +16,7 @@ from ..reference.mesh.context import placed
 from ..reference.mesh.mixture import told
 from ..reference.mesh.trainer import MeshTrainer, held
 from ..reference.step import random_batch
+from .cuda import patched
 from .workload import Workload, as_tuple
 
 
@@ -55,3 +59,23 @@ def _ends(model, setup, place, first):
     if setup.mesh.context > 1:
         given.append(torch.arange(first, first + setup.sequence, device="meta"))
     return tuple(given)
+
+
+def pipelines_on_meta():
+    """A context in which PyTorch's pipelines run in one process on device meta, without peers and without CUDA."""
+
+    def agreed(self, stages, *_):  # the ranks vote, by numbers that they read back: all said that shapes are known
+        for stage in stages:
+            stage._inference_mode = InferenceMode.STATIC
+
+    def one_by_one(operations):  # no backend is named for meta
+        return [
+            o.op(o.tensor, group=o.group, **{"group_dst" if o.op is dist.isend else "group_src": o.group_peer})
+            for o in operations
+        ]
+
+    return patched(
+        (schedules._PipelineSchedule, "_warmup_p2p", agreed),
+        (dist, "batch_isend_irecv", one_by_one),
+        (torch.random, "fork_rng", lambda **_: nullcontext()),
+    )

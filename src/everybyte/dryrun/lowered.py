@@ -4,10 +4,9 @@ import ast
 import warnings
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import nullcontext
 from functools import partial
 from types import CodeType
-from unittest import mock
 
 import torch
 from torch import Tensor
@@ -17,6 +16,7 @@ from torch.utils._pytree import tree_map
 
 from ..ask.choices import OPTIMIZERS
 from ..reference.adapters import package
+from .cuda import patched
 
 #: The GPU that code is written for: an H200's numbers. Rehearsals of an H200 and of a T4 found the same buffers.
 _GPU = {"multi_processor_count": 132, "major": 9, "regs_per_multiprocessor": 65536, "max_threads_per_multi_processor": 2048,
@@ -31,19 +31,14 @@ class _Written(BaseException):
     """Raised where the code is written, to go no further."""
 
 
-@contextmanager
 def torchao_compiled(setup):
     """A context in which torchao's optimizers take the memory of their compiled step, tensor by tensor."""
     if OPTIMIZERS[setup.optimizer].package != "torchao":
-        yield
-        return
+        return nullcontext()
     package("torchao", f"Setup.optimizer: {setup.optimizer!r}")
     from torchao.optim import adam, subclass_4bit, subclass_8bit
 
-    with ExitStack() as stack:
-        for module in (adam, subclass_4bit, subclass_8bit):
-            stack.enter_context(mock.patch.object(module, "torch", _Torch(setup)))
-        yield
+    return patched(*((module, "torch", _Torch(setup)) for module in (adam, subclass_4bit, subclass_8bit)))
 
 
 class _Torch:
@@ -113,7 +108,6 @@ def code(function: Callable, *arguments) -> str:
     return text
 
 
-@contextmanager
 def _as_on_cuda():
     """A context in which Inductor writes code for a GPU, which is asked for nothing."""
     from torch._inductor import compile_fx, graph, scheduler
@@ -125,18 +119,15 @@ def _as_on_cuda():
     def written(self):
         raise _Written(self.codegen()[0].value)
 
-    with ExitStack() as stack:
-        for owner, name, instead in (
-            (hints.DeviceProperties, "create", lambda device: gpu),
-            (torch.cuda, "get_device_properties", lambda device=None: gpu),
-            (torch.cuda, "get_device_capability", lambda device=None: (9, 0)),
-            (compile_fx, "_check_triton_bf16_support", lambda graph: None),
-            (scheduler, "has_triton", lambda *_: True),
-            (_triton, "triton_hash_with_backend", lambda *_: ""),
-            (graph.GraphLowering, "compile_to_module", written),
-        ):
-            stack.enter_context(mock.patch.object(owner, name, instead))
-        yield
+    return patched(
+        (hints.DeviceProperties, "create", lambda device: gpu),
+        (torch.cuda, "get_device_properties", lambda device=None: gpu),
+        (torch.cuda, "get_device_capability", lambda device=None: (9, 0)),
+        (compile_fx, "_check_triton_bf16_support", lambda graph: None),
+        (scheduler, "has_triton", lambda *_: True),
+        (_triton, "triton_hash_with_backend", lambda *_: ""),
+        (graph.GraphLowering, "compile_to_module", written),
+    )
 
 
 def _moved(graph, inputs):

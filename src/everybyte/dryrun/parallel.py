@@ -10,6 +10,7 @@ import sys
 import warnings
 from contextlib import ExitStack, contextmanager
 from functools import partial
+from os.path import commonprefix
 from types import SimpleNamespace
 from unittest import mock
 
@@ -20,8 +21,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..ask.setup import Setup
 from ..common import checks
-from .flat import flat_on_meta
-from .mesh import Device, on_meta
+from .cuda import patched
+from .mesh import Device, in_a_ring, in_flight, on_meta
 from .tracker import Tracker
 
 
@@ -52,16 +53,12 @@ def as_rank(setup: Setup, tracker: Tracker, rank: int = 0):
         stack.enter_context(divided_loss(setup))
         if setup.fsdp:
             flat = setup.fsdp_version == 1
-            for patch in flat_on_meta(tracker) if flat else _fsdp_on_meta(tracker, _places(setup, rank)):
-                stack.enter_context(patch)
-            stack.enter_context(
-                mock.patch.object(torch.UntypedStorage, "resize_", _told(tracker, torch.UntypedStorage.resize_))
-            )
+            changes = _flat_on_meta(tracker) if flat else _fsdp_on_meta(tracker, _places(setup, rank))
+            resized = torch.UntypedStorage, "resize_", _told(tracker, torch.UntypedStorage.resize_)
+            stack.enter_context(patched(*changes, resized))
         parts = setup.mesh.tensor
         divide = range(rank - rank % parts, rank - rank % parts + parts) if parts > 1 else ()
         if setup.mesh.context > 1 or setup.mesh.expert > 1:
-            from .collectives import in_a_ring, in_flight
-
             stack.enter_context((in_a_ring if setup.mesh.context > 1 else in_flight)(divide))
         yield
 
@@ -74,7 +71,7 @@ def _places(setup, rank):
 
 
 def _fsdp_on_meta(tracker, places):
-    """Patches: FSDP accepts device meta, and the tracker sees what no operation shows."""
+    """What FSDP has on device meta: it accepts it, and the tracker sees what no operation shows."""
     from torch.distributed.fsdp._fully_shard import (
         _fsdp_collectives,
         _fsdp_param,
@@ -83,25 +80,94 @@ def _fsdp_on_meta(tracker, places):
         _fully_shard,
     )
 
-    group, change, handle = _fsdp_param_group.FSDPParamGroup, mock.patch.object, Device(tracker)
-    yield change(_fully_shard, "_get_device_from_mesh", lambda mesh: torch.device("meta"))
+    group, param, handle = _fsdp_param_group.FSDPParamGroup, _fsdp_param.FSDPParam, Device(tracker)
+    yield _fully_shard, "_get_device_from_mesh", lambda mesh: torch.device("meta")
     for module in (_fsdp_collectives, _fsdp_param_group, _fsdp_state):
-        yield change(module, "_get_device_handle", lambda device: handle)
+        yield module, "_get_device_handle", lambda device: handle
     # Asked for a unit that was prefetched in vain, as one without adapters is that backward does not enter.
-    yield change(torch.accelerator, "current_stream", handle.current_stream)
+    yield torch.accelerator, "current_stream", handle.current_stream
     for check in ("_validate_no_meta_params", "_validate_cpu_offload_params"):
-        yield change(group, check, lambda self: None)
-    yield change(
-        _fsdp_param.FSDPParam, "all_gather_inputs", _copied_up(tracker, _fsdp_param.FSDPParam.all_gather_inputs)
-    )
-    yield change(_fsdp_param, "_chunk_with_empty", partial(_shares, places))
+        yield group, check, lambda self: None
+    yield param, "all_gather_inputs", _copied_up(tracker, param.all_gather_inputs)
+    yield _fsdp_param, "_chunk_with_empty", partial(_shares, places)
     for name, part in (
         ("unshard", "communication"),
         ("wait_for_unshard", "unsharded"),
         ("post_backward", "communication"),
         ("_to_sharded_post_forward", "unsharded"),
     ):
-        yield change(group, name, _within(tracker, part, getattr(group, name)))
+        yield group, name, _within(tracker, part, getattr(group, name))
+
+
+def _flat_on_meta(tracker):
+    """What FSDP1 has on device meta. Its flat tensors stay; it frees their storages, and takes them again, by resizing them."""
+    from torch.distributed.fsdp import (
+        _common_utils,
+        _flat_param,
+        _init_utils,
+        _runtime_utils,
+        fully_sharded_data_parallel,
+    )
+
+    handle, handles = Device(tracker), _flat_param.FlatParamHandle
+    yield fully_sharded_data_parallel, "_init_device_handle", lambda state, *_: setattr(state, "_device_handle", handle)
+    yield _common_utils._FSDPDeviceHandle, "from_device", lambda device: handle
+    yield _init_utils, "_need_to_materialize_module", lambda *_: (False, False)
+    # On meta every address is 0.
+    yield _flat_param, "_data_ptr_allocated", lambda tensor: tensor.untyped_storage().nbytes() > 0
+    yield _flat_param, "_same_storage", lambda a, b: a.untyped_storage()._cdata == b.untyped_storage()._cdata
+    for owner, name, told in (
+        (handles, "init_flat_param_attributes", _made),
+        (_runtime_utils, "_post_backward_hook", _sent),
+        (_runtime_utils, "_register_post_backward_hook", _entered),
+    ):
+        yield owner, name, told(tracker, getattr(owner, name))
+
+
+def _path(state, flat):
+    """The module that a unit is."""
+    names = [state._exec_order_data.param_to_fqn[parameter][0].split(".") for parameter in flat._params]
+    return ".".join(commonprefix(names)) or "root"
+
+
+def _made(tracker, make):
+    """The buffers that a unit is cast into, and gathered into."""
+
+    def run(handle):
+        make(handle)
+        flat = handle.flat_param
+        for name, part in (("_mp_shard", "communication"), ("_full_param_padded", "unsharded")):
+            if hasattr(flat, name):
+                tracker.assign(getattr(flat, name), part)
+
+    return run
+
+
+def _entered(tracker, register):
+    """In forward: tell the tracker of each weight's gradient, once it comes."""
+
+    def run(state, handle):
+        register(state, handle)
+        for view in handle.flat_param._tensors if handle else ():
+            if view is not None and view.requires_grad:
+                view.register_hook(lambda gradient: tracker.assign(gradient, "gradients"))
+
+    return run
+
+
+def _sent(tracker, send):
+    """Backward has left a unit: its flat gradient, and what becomes of it."""
+
+    def run(state, handle, *unused):
+        flat, path = handle.flat_param, _path(state, handle.flat_param)
+        tracker.assign(flat.grad, "gradients", path)
+        with tracker.making("communication", path):
+            send(state, handle, *unused)
+        for gradient in (flat.grad, getattr(flat, "_saved_grad_shard", None)):
+            if gradient is not None:
+                tracker.assign(gradient, "gradients", path)
+
+    return run
 
 
 def _shares(places, tensor, count, dim):
