@@ -43,6 +43,17 @@ class Attention(nn.Module):
         return self.out(y), scores
 
 
+class Block(nn.Module):
+    """A norm and attention, a norm and an MLP."""
+
+    dropout = 0.0
+
+    def __init__(self, norm_of, model, attention, mlp):
+        super().__init__()
+        self.norm1, self.attention = norm_of(model, model.width), attention
+        self.norm2, self.mlp = norm_of(model, model.width), mlp
+
+
 class MLP(nn.Module):
     """Two matrices with a function between them."""
 

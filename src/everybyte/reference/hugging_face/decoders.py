@@ -6,7 +6,7 @@ from torch.nn import functional as F
 
 from ..llama import GatedMLP
 from .cache import kinds
-from .decoder import MLP, Attention, Decoder, layer_norm, rms_norm
+from .decoder import MLP, Attention, Block, Decoder, layer_norm, rms_norm
 from .mixtures import BiasedExperts, Everybody, Experts, NarrowExperts, SharedExperts
 from .parts import (
     ComplexRotary,
@@ -42,14 +42,7 @@ class GPT2Attention(Attention):
         return self.attended(q, k, v, mask)
 
 
-class GPT2Block(nn.Module):
-    dropout = 0.0
-
-    def __init__(self, model):
-        super().__init__()
-        self.norm1, self.attention = layer_norm(model, model.width), GPT2Attention(model)
-        self.norm2, self.mlp = layer_norm(model, model.width), MLP(model, Conv1D)
-
+class GPT2Block(Block):
     def forward(self, x, mask, layer):
         residual = x
         x = self.norm1(x)
@@ -67,7 +60,7 @@ class GPT2(Decoder):
     norm_of = staticmethod(layer_norm)
 
     def block(self, model, i):
-        return GPT2Block(model)
+        return GPT2Block(self.norm_of, model, GPT2Attention(model), MLP(model, Conv1D))
 
     def hidden(self, tokens, cache):
         rows = self.embed(tokens)
@@ -96,14 +89,7 @@ class OPTAttention(Attention):
         return self.attended(q, k, v, mask, scale=1.0)
 
 
-class OPTBlock(nn.Module):
-    dropout = 0.0
-
-    def __init__(self, model):
-        super().__init__()
-        self.norm1, self.attention = layer_norm(model, model.width), OPTAttention(model)
-        self.norm2, self.mlp = layer_norm(model, model.width), MLP(model)
-
+class OPTBlock(Block):
     def forward(self, x, mask, layer):
         residual = x
         x = self.norm1(x)
@@ -123,7 +109,7 @@ class OPT(Decoder):
     norm_of = staticmethod(layer_norm)
 
     def block(self, model, i):
-        return OPTBlock(model)
+        return OPTBlock(self.norm_of, model, OPTAttention(model), MLP(model))
 
     def hidden(self, tokens, cache):
         rows = self.embed(tokens)
@@ -152,7 +138,8 @@ class LlamaAttention(Attention):
     def forward(self, x, turns, mask, layer):
         if self.fused:
             made = self.qkv(x)
-            q, k, v = (self.apart(t, n) for t, n in zip(made.split(self.widths, dim=-1), self.numbers, strict=True))
+            heads = self.heads, self.kv_heads, self.kv_heads
+            q, k, v = (self.apart(t, n) for t, n in zip(made.split(self.widths, dim=-1), heads, strict=True))
             q, k = turn_and_join(q, k, *turns)
         else:
             q = self.normed(self.q_norm, self.q(x), self.heads)
@@ -162,22 +149,14 @@ class LlamaAttention(Attention):
         k, v = layer.update(k, v)
         return self.attended(q, k, v, mask)
 
-    @property
-    def numbers(self):
-        return self.heads, self.kv_heads, self.kv_heads
-
     def normed(self, norm, x, heads):
         return norm(x.view(*x.shape[:-1], heads, self.head)).transpose(1, 2)
 
 
-class LlamaBlock(nn.Module):
-    dropout = 0.0
-
+class LlamaBlock(Block):
     def __init__(self, model, attention, mlp):
-        super().__init__()
+        super().__init__(rms_norm, model, attention, mlp)
         self.drops = model.fused  # Phi-3's alone
-        self.norm1, self.attention = rms_norm(model, model.width), attention
-        self.norm2, self.mlp = rms_norm(model, model.width), mlp
 
     def forward(self, x, turns, mask, layer):
         residual = x
@@ -200,7 +179,7 @@ class Llama(Decoder):
         tables: of the speeds by which tokens turn.
     """
 
-    norm_of, tables = staticmethod(rms_norm), 1
+    norm_of, tables, mixture = staticmethod(rms_norm), 1, Experts
 
     def __init__(self, model):
         super().__init__(model)
@@ -208,7 +187,7 @@ class Llama(Decoder):
         self.scale = torch.tensor(model.width**0.5) if model.scaled_embedding else None
 
     def block(self, model, i):
-        return LlamaBlock(model, LlamaAttention(model), Experts(model) if model.experts else GatedMLP(model))
+        return LlamaBlock(model, LlamaAttention(model), self.mixture(model) if model.experts else GatedMLP(model))
 
     def entered(self, rows):
         return rows
@@ -247,8 +226,7 @@ class Windowed(Llama):
 class QwenMixture(Llama):
     """Qwen 3 with experts."""
 
-    def block(self, model, i):
-        return LlamaBlock(model, LlamaAttention(model), NarrowExperts(model))
+    mixture = NarrowExperts
 
 
 # Gemma 2 and 3.
@@ -277,13 +255,12 @@ class CappedAttention(GemmaAttention):
     attend = eagerly = staticmethod(attend_capped)
 
 
-class GemmaBlock(nn.Module):
+class GemmaBlock(Block):
     """A norm before and a norm after attention, and MLP."""
 
     def __init__(self, model, attention):
-        super().__init__()
-        self.norm1, self.attention, self.norm2 = rms_norm(model, model.width), attention, rms_norm(model, model.width)
-        self.norm3, self.mlp, self.norm4 = rms_norm(model, model.width), GatedMLP(model), rms_norm(model, model.width)
+        super().__init__(rms_norm, model, attention, GatedMLP(model))
+        self.norm3, self.norm4 = rms_norm(model, model.width), rms_norm(model, model.width)
 
     def forward(self, x, turns, mask, layer):
         residual = x
@@ -390,14 +367,7 @@ class NeoXAttention(Attention):
         return self.attended(q, k, v, mask)
 
 
-class NeoXBlock(nn.Module):
-    dropout = 0.0
-
-    def __init__(self, model):
-        super().__init__()
-        self.norm1, self.attention = layer_norm(model, model.width), NeoXAttention(model)
-        self.norm2, self.mlp = layer_norm(model, model.width), MLP(model)
-
+class NeoXBlock(Block):
     def forward(self, x, turns, mask, layer):  # attention and MLP beside one another
         attended, _scores = self.attention(self.norm1(x), turns, mask, layer)
         attended = F.dropout(attended, self.dropout, self.training)
@@ -415,7 +385,7 @@ class NeoX(Llama):
         return F.dropout(rows, self.dropout, self.training)
 
     def block(self, model, i):
-        return NeoXBlock(model)
+        return NeoXBlock(self.norm_of, model, NeoXAttention(model), MLP(model))
 
 
 # DeepSeek-V3.

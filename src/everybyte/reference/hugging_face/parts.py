@@ -119,15 +119,32 @@ def turn_complex(q, k, turns):  # (B, S, A, D), (B, S, K, D), (1, S, D/2)
     return q_turned.type_as(q), k_turned.type_as(k)
 
 
-def turn(q, k, cos, sin):  # (B, A, S, R), (B, K, S, R), (1, S, R) each
-    cos, sin = cos.unsqueeze(1), sin.unsqueeze(1)
-    return rotated(q, cos, sin), rotated(k, cos, sin)
+def rotated(x, cos, sin):
+    return x * cos + swapped(x) * sin
 
 
-def turn_halves(q, k, cos, sin):
-    """gpt-oss: the first half of a head turns with the second."""
+def swapped(x):
+    R = x.size(-1)
+    return torch.cat((-x[..., R // 2 :], x[..., : R // 2]), dim=-1)
+
+
+def paired(x, cos, sin):
+    a, b = x[..., 0::2], x[..., 1::2]
+    return torch.cat((a * cos - b * sin, b * cos + a * sin), dim=-1)
+
+
+def halved(x, cos, sin):
+    a, b = x.chunk(2, dim=-1)
+    return torch.cat((a * cos - b * sin, b * cos + a * sin), dim=-1)
+
+
+def turn(q, k, cos, sin, how=rotated):  # (B, A, S, R), (B, K, S, R), (1, S, R) each
     cos, sin = cos.unsqueeze(1), sin.unsqueeze(1)
-    return halved(q, cos, sin), halved(k, cos, sin)
+    return how(q, cos, sin), how(k, cos, sin)
+
+
+#: gpt-oss: the first half of a head turns with the second.
+turn_halves = partial(turn, how=halved)
 
 
 def turn_and_join(q, k, cos, sin):
@@ -151,27 +168,7 @@ def turn_then_join(q, k, cos, sin):
 def turn_pairs(q, k, cos, sin):
     """DeepSeek: neighbors turn together."""
     R = cos.size(-1)
-    cos, sin = cos[..., : R // 2].unsqueeze(1), sin[..., : R // 2].unsqueeze(1)
-    return paired(q, cos, sin), paired(k, cos, sin)
-
-
-def rotated(x, cos, sin):
-    return x * cos + swapped(x) * sin
-
-
-def swapped(x):
-    R = x.size(-1)
-    return torch.cat((-x[..., R // 2 :], x[..., : R // 2]), dim=-1)
-
-
-def paired(x, cos, sin):
-    a, b = x[..., 0::2], x[..., 1::2]
-    return torch.cat((a * cos - b * sin, b * cos + a * sin), dim=-1)
-
-
-def halved(x, cos, sin):
-    a, b = x.chunk(2, dim=-1)
-    return torch.cat((a * cos - b * sin, b * cos + a * sin), dim=-1)
+    return turn(q, k, cos[..., : R // 2], sin[..., : R // 2], paired)
 
 
 def attend(q, k, v, mask=None, scale=None, dropout=0.0):
