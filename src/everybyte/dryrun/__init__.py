@@ -11,7 +11,7 @@ from ..step.course import PHASES
 from ..step.witness import Counted
 from .counting import count
 from .cuda import refused
-from .hugging_face import is_config, ours
+from .hugging_face import first_line, named
 from .interrupts import BetweenOperations
 from .modules import workload
 from .trace import PARTS, SHARED_PARTS, Trace
@@ -55,25 +55,20 @@ def dry_run(model, setup: Setup, rounding: int = 1, batch=None, rank: int = 0) -
     """
     checks.whole("dry_run", "rounding", rounding, 1, 2**30)
     checks.kind("dry_run", "setup", setup, Setup)
-    try:
-        # The caller's FakeTensorMode and inference mode are left for as long.
-        with BetweenOperations(), unset_fake_temporarily(), torch.inference_mode(False):
-            work, tracker = workload(model, setup, batch, rank), Tracker()
-            trace = count(work, tracker, rank, first=setup.looped or setup.optimizer_in_backward)
-            if not tracker.steady:
-                trace = count(work, Tracker(), rank, first=True)
-        return replace(trace, rounding=rounding)
-    except SystemExit as error:
-        said = f"a {type(model).__name__} that ends the program, by sys.exit({error.code!r})"
-        raise refused(said, "one that returns") from error
-    except (ArithmeticError, AssertionError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
-        said = (str(error) or type(error).__name__).splitlines()[0]
-        if isinstance(error, RuntimeError) and "overflow" in str(error):
-            said = f"batch {setup.batch} and sequence {setup.sequence} make a tensor of 2**63 bytes or more ({said})"
+    with named(model, "run"):
+        try:
+            # The caller's FakeTensorMode and inference mode are left for as long.
+            with BetweenOperations(), unset_fake_temporarily(), torch.inference_mode(False):
+                work, tracker = workload(model, setup, batch, rank), Tracker()
+                trace = count(work, tracker, rank, first=setup.looped or setup.optimizer_in_backward)
+                if not tracker.steady:
+                    trace = count(work, Tracker(), rank, first=True)
+            return replace(trace, rounding=rounding)
+        except SystemExit as error:
+            said = f"a {type(model).__name__} that ends the program, by sys.exit({error.code!r})"
+            raise refused(said, "one that returns") from error
+        except RuntimeError as error:
+            if "overflow" not in str(error):
+                raise
+            said = f"batch {setup.batch} and sequence {setup.sequence} make a tensor of 2**63 bytes or more ({first_line(error)})"
             raise refused(said, "less, on which PyTorch can compute", "setup") from error
-        if not is_config(model) or ours(error):
-            raise
-        # No line of whoever gave the config stands in the traceback: its numbers are what they can change.
-        raise ValueError(
-            f"{type(model).__name__}: its model does not run ({said}); allowed: dimensions that fit one another"
-        ) from error

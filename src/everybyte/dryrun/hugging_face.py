@@ -41,6 +41,33 @@ def check_depth(owner: str, layers: object) -> None:
         )
 
 
+def check_depths(config) -> None:
+    """Raise ValueError for a config of more layers."""
+    for depth in DEPTHS:
+        check_depth(f"{type(config).__name__}.{depth}", getattr(config, depth, None))
+
+
+@contextmanager
+def named(model, does: str):
+    """Within it an error of a config's own model says, in a ValueError, which numbers can be changed. does: what the model does not."""
+    try:
+        yield
+    except (ArithmeticError, AssertionError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
+        *_, (frame, _) = traceback.walk_tb(error.__traceback__)
+        by_us = frame.f_globals.get("__name__", "").startswith(__package__.split(".")[0])
+        if not is_config(model) or (by_us and isinstance(error, ValueError)):
+            raise
+        # No line of whoever gave the config stands in the traceback: its numbers are what they can change.
+        raise ValueError(
+            f"{type(model).__name__}: its model does not {does} ({first_line(error)}); allowed: dimensions that fit one another"
+        ) from error
+
+
+def first_line(error: Exception) -> str:
+    """An error's first line, or its name."""
+    return (str(error) or type(error).__name__).splitlines()[0]
+
+
 # Configurations.
 
 
@@ -210,16 +237,9 @@ def is_config(model) -> bool:
     return transformers is not None and isinstance(model, transformers.PretrainedConfig)
 
 
-def ours(error: Exception) -> bool:
-    """Whether this package raised the error, so that it names what is wrong."""
-    *_, last = traceback.walk_tb(error.__traceback__)
-    return isinstance(error, ValueError) and last[0].f_globals.get("__name__", "").startswith(__package__.split(".")[0])
-
-
 def check_own(owner: str, config) -> None:
     """Raise ValueError for a config whose code is not a language model's that generates, or that is deeper than a dry run makes."""
-    for depth in DEPTHS:
-        check_depth(f"{type(config).__name__}.{depth}", getattr(config, depth, None))
+    check_depths(config)
     auto, made = _made_by(config)
     if made is None or auto.__name__ != "AutoModelForCausalLM":
         raise ValueError(
@@ -229,8 +249,7 @@ def check_own(owner: str, config) -> None:
 
 def weights(config) -> dict[str, int]:
     """Name -> numbers of each weight of a config's language model, which is made without data; of a shared one once."""
-    for depth in DEPTHS:
-        check_depth(f"{type(config).__name__}.{depth}", getattr(config, depth, None))
+    check_depths(config)
     with torch.device("meta"):
         return {name: weight.numel() for name, weight in _made_by(config)[0].from_config(config).named_parameters()}
 
@@ -270,8 +289,7 @@ def made(config, setup: Setup, made_here: bool = False) -> Callable[[], nn.Modul
         ValueError: naming the field of the setup that such a model does not support.
     """
     kind = type(config).__name__
-    for depth in DEPTHS:
-        check_depth(f"{kind}.{depth}", getattr(config, depth, None))
+    check_depths(config)
     refuse(setup, "a Hugging Face model", {"loss", "loss_chunks", "checkpoint_every"})
     if setup.checkpointing not in ("none", "full"):
         raise ValueError(

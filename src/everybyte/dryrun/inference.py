@@ -14,7 +14,7 @@ from ..common import checks
 from ..reference.adapters import base_parameters, package
 from .autocast import autocast_as_on_cuda
 from .cuda import Kernels
-from .hugging_face import as_on_cuda, check_own, decoder_config, is_config, kernel, named_difference, ours
+from .hugging_face import as_on_cuda, check_own, decoder_config, is_config, kernel, named, named_difference
 from .trace import reading
 from .tracker import Tracker
 
@@ -72,15 +72,8 @@ def dry_serve(
         check_own("dry_serve.model", model)
     config = copy.deepcopy(model) if own else decoder_config(model)
     config._attn_implementation = kernel(config)
-    try:
+    with named(model, "generate"):
         return _served(config, model, batch, prompt, steps, dtype, room, rounding)
-    except (ArithmeticError, AssertionError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
-        if not own or ours(error):
-            raise
-        said = (str(error) or type(error).__name__).splitlines()[0]
-        raise ValueError(
-            f"{type(model).__name__}: its model does not generate ({said}); allowed: dimensions that fit one another"
-        ) from error
 
 
 def _served(config, model, batch, prompt, steps, dtype, room, rounding):

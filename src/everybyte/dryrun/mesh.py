@@ -73,13 +73,8 @@ class Device:
     def current_stream(self):
         return Stream(number=self._tracker.stream)
 
-    @contextmanager
     def stream(self, stream):
-        before, self._tracker.stream = self._tracker.stream, stream.number
-        try:
-            yield
-        finally:
-            self._tracker.stream = before
+        return mock.patch.object(self._tracker, "stream", stream.number)
 
     @staticmethod
     def device_count():

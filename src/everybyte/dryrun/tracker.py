@@ -5,6 +5,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import cache
 from typing import NamedTuple
+from unittest import mock
 
 import torch
 from torch import nn
@@ -199,22 +200,13 @@ class Tracker(TorchDispatchMode):
             self._live[storage._cdata] = after
             self._born(after)
 
-    @contextmanager
-    def _while(self, name, value):
-        before = getattr(self, name)
-        setattr(self, name, value)
-        try:
-            yield
-        finally:
-            setattr(self, name, before)
-
     def making(self, part: str, owner: str | None = None):
         """A context in which new tensors belong to that part and owner; by default the owner stays as it is."""
-        return self._while("_making", (part, self._making[1] if owner is None else owner))
+        return mock.patch.object(self, "_making", (part, self._making[1] if owner is None else owner))
 
     def on_host(self):
         """A context in which new tensors, which are on meta too, count as in the memory of the CPU."""
-        return self._while("host", True)
+        return mock.patch.object(self, "host", True)
 
     def is_on_host(self, tensor: torch.Tensor) -> bool:
         """Whether a tensor counts as in the memory of the CPU."""

@@ -1,9 +1,10 @@
 """A workload: what a step trains, and on what."""
 
 from collections.abc import Callable
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from dataclasses import KW_ONLY, dataclass
 from functools import partial
+from unittest import mock
 
 import torch
 from torch import Tensor, nn
@@ -151,24 +152,18 @@ def _check_dtypes(module, setup):
     )
 
 
-@contextmanager
 def _uncast(module):
     """A context in which a cast of the module leaves it as it is."""
-    module.to = lambda *_: module
-    try:
-        yield
-    finally:
-        del module.to
+    return mock.patch.object(module, "to", lambda *_: module)
 
 
-@contextmanager
 def _floats_alone(module):
     """A context in which a cast of the module leaves complex numbers as they are; PyTorch would drop the imaginary part."""
-    module.to = lambda dtype: module._apply(lambda t: t.to(dtype) if t.is_floating_point() else t)
-    try:
-        yield
-    finally:
-        del module.to
+
+    def to(dtype):
+        return module._apply(lambda t: t.to(dtype) if t.is_floating_point() else t)
+
+    return mock.patch.object(module, "to", to)
 
 
 def of_reference(
