@@ -5,6 +5,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 from .. import units
@@ -77,62 +78,53 @@ def record(
     checks.whole("record", "jobs", jobs, 1, 64)
     asked = configurations if configurations is not None else grid(only)
     wanted = [replace(one, setup=check_request(one.model, one.setup)) for one in asked]
-    return _Recording(Path(out), time.monotonic() + 60 * minutes, device, need, start, jobs).run(wanted)
+    return _Recording(time.monotonic() + 60 * minutes, device, need, start, jobs).run(wanted, Path(out))
 
 
 class _Recording:
-    def __init__(self, folder, deadline, device, need, start, jobs=1):
-        self.folder, self.deadline, self.device, self.need, self.start = folder, deadline, device, need, start
+    def __init__(self, deadline, device, need, start, jobs):
+        self.deadline, self.device, self.need, self.start = deadline, device, need, start
         self.jobs, self.writing = jobs, threading.Lock()
 
-    def run(self, wanted):
+    def run(self, wanted, folder):
         from tqdm import tqdm
 
         with Bench(self.start) as bench:
-            found = bench.worker().ask(START, ask="device", device=self.device)["found"]
+            self.found = found = bench.worker().ask(START, ask="device", device=self.device)["found"]
             wanted = for_gpu(wanted, bf16=has_bf16(found))
-            self.folder.mkdir(parents=True, exist_ok=True)
-            progress = Progress(self.folder / f"{found['gpu'] or devices.slug(found['name'])}.jsonl")
+            folder.mkdir(parents=True, exist_ok=True)
+            self.progress = progress = Progress(folder / f"{found['gpu'] or devices.slug(found['name'])}.jsonl")
             progress.faults = repair(progress.path)
             there = _there(progress.path)
             todo = [c for c in wanted if (c.model, c.setup, *c.asked.values()) not in there]
             progress.there, progress.left = len(wanted) - len(todo), len(todo)
-            beside, alone = [], []
-            for configuration in todo:
-                (beside if self.jobs > 1 and self._is_light(configuration, found) else alone).append(configuration)
-            with tqdm(total=len(todo), unit="step", smoothing=0.1) as bar:
+            beside = [c for c in todo if self.jobs > 1 and self._is_light(c)]
+            with tqdm(total=len(todo), unit="step", smoothing=0.1) as self.bar:
                 if beside:
                     bench.end()
-                    self._at_once(beside, found, progress, bar)
-                for configuration in alone:
-                    if not self._one(bench, configuration, found, progress, bar):
+                    at_once(self.start, self.jobs, partial(self._one, alone=False), beside, self._stop)
+                for configuration in todo:
+                    if configuration not in beside and not self._one(bench, configuration):
                         break
         return progress
 
-    def _is_light(self, configuration, device):
+    def _is_light(self, configuration):
         """Whether only its memory is asked for, and so little that as many steps fit beside one another."""
-        plain = configuration.steps == 0 and configuration.limit is None and not configuration.expandable
-        if not plain or self.need is None or device["free"] is None:
+        plain, free = configuration.steps == 0 and configuration.limit is None, self.found["free"]
+        if not plain or configuration.expandable or self.need is None or free is None:
             return False
-        return self.need(configuration.model, configuration.setup) < device["free"] / (2 * self.jobs)
+        return self.need(configuration.model, configuration.setup) < free / (2 * self.jobs)
 
-    def _at_once(self, configurations, device, progress, bar):
-        """Measure by several workers."""
+    def _stop(self):
+        """Nothing is started any more, and no failure is noted."""
+        self.deadline = 0
 
-        def one(bench, configuration):
-            self._one(bench, configuration, device, progress, bar, alone=False)
-
-        def stop():  # nothing is started any more, and no failure is noted
-            self.deadline = 0
-
-        at_once(self.start, self.jobs, one, configurations, stop)
-
-    def _one(self, bench, configuration, device, progress, bar, alone=True):
+    def _one(self, bench, configuration, alone=True):
         """Measure one and keep it; False where time is up."""
-        model, setup = configuration.model, configuration.setup
+        model, setup, progress, bar = configuration.model, configuration.setup, self.progress, self.bar
         if alone:
             bar.set_postfix_str(f"{configuration.group}: {model.name}, {setup.precision}")
-        measurement = self._measurement(bench, configuration, device)
+        measurement = self._measurement(bench, configuration)
         if measurement is None:
             return False
         if not alone:  # the driver counts all that run
@@ -147,9 +139,9 @@ class _Recording:
             bar.update()
         return True
 
-    def _measurement(self, bench, configuration, device):
+    def _measurement(self, bench, configuration):
         """The measurement of a configuration; None where time is up."""
-        model, setup = configuration.model, configuration.setup
+        model, setup, device = configuration.model, configuration.setup, self.found
 
         def without(status, reason):
             return unmeasured(status, reason, model, setup, device, 512 if device["type"] == "cuda" else 1)
