@@ -452,7 +452,7 @@ def test_codes_that_do_not_fill_the_numbers_that_store_them_are_refused():
     from torch import bfloat16, nn
 
     from everybyte.reference.adapters import quantize
-    from everybyte.reference.saving.packing import packed
+    from everybyte.reference.saving import packed
 
     module = nn.Sequential(nn.Linear(5, 9, device="meta"))
     quantize(module, bfloat16)

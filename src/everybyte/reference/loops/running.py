@@ -1,21 +1,22 @@
 """What runs a loop with PyTorch: a trainer whose step is the loop's next one."""
 
 from collections.abc import Callable, Mapping
+from contextlib import contextmanager
+from functools import partial
 from importlib import import_module
 from inspect import signature
 
 import torch
 from torch import nn
+from torch.autograd import graph
 
 from ...ask.choices import OPTIMIZERS
 from ...ask.setup import Setup
 from ..saving.flat import averaging_once, in_flat_units
 from ..saving.muon import gathering
-from ..saving.offloading import offloading
 from ..saving.resharding import into_groups, resharded
 from ..step import Trainer, make_optimizer
 from .buffers import DistributedBuffers
-from .in_backward import InBackward
 from .outputs import WithLogits
 
 #: The norm that gradients are scaled down to.
@@ -35,11 +36,50 @@ def trainer_of(module: nn.Module, setup: Setup, autocast: Callable | None = None
     if setup.fsdp_version == 1:
         averaging_once(trainer)
     resharded(trainer.module, setup)
-    offloading(trainer, setup)
+    if setup.offload == "activations":
+        trainer.autocast = saved_on_host(trainer.autocast, trainer.device.type == "cuda")
     gathering(trainer, setup)
     if setup.optimizer_in_backward:
         trainer.optimizer = InBackward(trainer.module, setup)
     return trainer
+
+
+def saved_on_host(autocast: Callable, pinned: bool) -> Callable:
+    """Autocast within which forward saves on the host what it saves for backward, checkpoints their inputs too."""
+
+    @contextmanager
+    def around():
+        with autocast(), graph.save_on_cpu(pin_memory=pinned):
+            yield
+
+    return around
+
+
+class InBackward:
+    """An optimizer for each weight, which moves it in backward and drops its gradient: gradients never stand all at once.
+
+    Under FSDP a weight is this GPU's share, and its hook runs when the unit's gradients have been reduced.
+    Sources: PyTorch, tutorials, `optimizer_step_in_backward_tutorial`; `torch/distributed/fsdp/_fully_shard/_fsdp_collectives.py`,
+    `foreach_reduce`; torchtune, training/memory.py, `OptimizerInBackwardWrapper`.
+    """
+
+    def __init__(self, module: nn.Module, setup: Setup):
+        make, self.param_groups = make_optimizer(setup), []
+        for weight in module.parameters():
+            if weight.requires_grad:
+                optimizer = make([weight])
+                weight.register_post_accumulate_grad_hook(partial(move, optimizer))
+                self.param_groups += optimizer.param_groups
+
+    def step(self):
+        """Nothing is left to be done."""
+
+    zero_grad = step
+
+
+def move(optimizer, weight):
+    optimizer.step()
+    weight.grad = None
 
 
 class Looped(Trainer):

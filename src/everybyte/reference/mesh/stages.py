@@ -45,7 +45,8 @@ class Stage(nn.Module):
 
     def __init__(self, whole: nn.Module, blocks: range, first: bool, last: bool):
         super().__init__()
-        self.setup, self.first, self.last = whole.setup, first, last
+        self.setup, self.embed, self.first, self.last = whole.setup, whole.embed, first, last
+        self.start, self.turning = getattr(whole, "first", None), getattr(whole, "turning", None)  # a GPT's, a Llama's
         for name in ("token", "position") if first else ():
             if hasattr(whole, name):
                 self.add_module(name, getattr(whole, name))
@@ -62,10 +63,6 @@ class Stage(nn.Module):
 class GPTStage(Stage):
     """A stage of a GPT."""
 
-    def __init__(self, whole, blocks, first, last):
-        super().__init__(whole, blocks, first, last)
-        self.start, self.embed = whole.first, whole.embed
-
     def forward(self, x):  # of the first stage (B, S), of others (B, S, H)
         if self.first:
             positions = self.positions
@@ -77,10 +74,6 @@ class GPTStage(Stage):
 
 class LlamaStage(Stage):
     """A stage of a Llama."""
-
-    def __init__(self, whole, blocks, first, last):
-        super().__init__(whole, blocks, first, last)
-        self.turning, self.embed = whole.turning, whole.embed
 
     def forward(self, x):  # of the first stage (B, S), of others (B, S, H)
         if self.first:

@@ -9,7 +9,7 @@ from ..parallel import all_gather
 
 
 def gathering(trainer, setup: Setup):
-    """The trainer; where FSDP divides what Muon moves, its matrices are gathered in 16 bits. Returns it."""
+    """Where FSDP divides what Muon moves, have its matrices gathered in 16 bits."""
     if setup.optimizer == "muon" and setup.fsdp:
         kind = {"each": GatheredMuon, "owner": OwnedMuon, "all-to-all": ExchangedMuon}[setup.muon_gather]
         muon = trainer.optimizer.optimizer if setup.dtypes.master else trainer.optimizer
@@ -19,7 +19,6 @@ def gathering(trainer, setup: Setup):
             else one
             for one in muon.both
         ]
-    return trainer
 
 
 class GatheredMuon(torch.optim.Muon):
