@@ -150,11 +150,8 @@ class Mode(TorchFunctionMode):
         body = _body(func)
         if body is None:
             return func(*args, **kwargs)
-        TorchFunctionMode.__enter__(self)
-        try:
+        with self:
             return body(*args, **kwargs)
-        finally:
-            TorchFunctionMode.__exit__(self, None, None, None)
 
 
 @cache

@@ -100,21 +100,11 @@ def _by_layers(model):
     return {"layer_types": [("full_attention", "sliding_attention")[model.windowed(i)] for i in range(model.layers)]}
 
 
-def _without_rope(model):
-    """Llama 4's layers that attend to all tokens have no rotary positions."""
-    return {"no_rope_layers": [int(model.windowed(i)) for i in range(model.layers)]}
-
-
 def _switched(model):
     """Qwen's have a window where it is switched on."""
     if not model.window:
         return {}
     return {"use_sliding_window": True, "sliding_window": model.window} | _by_layers(model)
-
-
-def _partly_rotary(model):
-    part = {"partial_rotary_factor": model.rotary_percent / 100}
-    return {"rope_parameters": {"rope_type": "default", "rope_theta": 10_000.0} | part}
 
 
 def _latent(model):
@@ -124,8 +114,17 @@ def _latent(model):
 
 
 #: What a configuration is told that is computed from several fields: what a recipe calls `more`.
-_MORE = {
-    "partly rotary": _partly_rotary, "latent": _latent, "switched": _switched, "by layers": _by_layers, "without rope": _without_rope,
+_MORE: dict[str, Callable] = {
+    "by layers": _by_layers,
+    "switched": _switched,
+    "latent": _latent,
+    # Llama 4's layers that attend to all tokens have no rotary positions.
+    "without rope": lambda model: {"no_rope_layers": [int(model.windowed(i)) for i in range(model.layers)]},
+    "partly rotary": lambda model: {
+        "rope_parameters": {
+            "rope_type": "default", "rope_theta": 10_000.0, "partial_rotary_factor": model.rotary_percent / 100,
+        }
+    },
 }  # fmt: skip
 _SAID = files.toml("everybyte.catalog", "recipes.toml")
 USUAL = _SAID["usual"]

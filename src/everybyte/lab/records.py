@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 from ..ask.setup import Setup
 from ..catalog import Model
@@ -31,16 +30,11 @@ def fingerprint(folder: Path = REFERENCE) -> str:
 
 def unmeasured(status: str, reason: str, model: Model, setup: Setup, device: dict, rounding: int = 512) -> Measurement:
     """A measurement that was not made, with the reason why."""
-    said: dict[str, Any] = {
-        "model": model,
-        "setup": setup,
-        "status": status,
-        "reason": reason,
-        "device": device,
-        "rounding": rounding,
-    }
-    said |= {"fingerprint": fingerprint(), "date": datetime.now(UTC).isoformat(timespec="seconds")}
-    return Measurement(**said, witness="rehearse" if device["name"].startswith(REHEARSED) else "measure")
+    witness = "rehearse" if device["name"].startswith(REHEARSED) else "measure"
+    return Measurement(
+        model=model, setup=setup, status=status, reason=reason, device=device, rounding=rounding, witness=witness,
+        fingerprint=fingerprint(), date=datetime.now(UTC).isoformat(timespec="seconds"),
+    )  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -183,11 +183,8 @@ def run(
     """Measure one configuration.
 
     Args:
-        warm_up: steps before; steps: timed steps, may be 0.
+        warm_up, points, tf32, limit: as `measure`'s. steps: timed steps, may be 0. recipe: as `measure`'s, as a dict.
         seconds: that the timed steps may take; where they would take longer, fewer are taken, at least two.
-        points: the most points of the timeline that are kept; 0 for no timeline.
-        tf32: whether fp32 matrix products may use it. limit: bytes that the step may take.
-        recipe: of a training run, as a dict; then its steps are measured.
 
     Returns:
         (what `Measurement.from_dict` takes, whether the process has no memory of the step left).

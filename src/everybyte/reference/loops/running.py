@@ -12,9 +12,8 @@ from torch.autograd import graph
 
 from ...ask.choices import OPTIMIZERS
 from ...ask.setup import Setup
-from ..saving.flat import averaging_once, in_flat_units
+from ..saving.fsdp import averaging_once, in_flat_units, into_groups, resharded
 from ..saving.muon import gathering
-from ..saving.resharding import into_groups, resharded
 from ..step import Trainer, make_optimizer
 from .buffers import DistributedBuffers
 from .outputs import WithLogits

@@ -56,14 +56,9 @@ def shard_experts(module, setup, same):
 
     Their gradients are divided by the number of all GPUs, since the tokens of all have come.
     """
-    policy = MixedPrecisionPolicy(cast_forward_inputs=False)
-    if setup.dtypes.autocast:
-        policy = MixedPrecisionPolicy(torch.bfloat16, torch.float32, cast_forward_inputs=False)
-    options = {
-        "mesh": same,
-        "mp_policy": policy,
-        "reshard_after_forward": setup.sharding == "zero3",
-    }
+    types = (torch.bfloat16, torch.float32) if setup.dtypes.autocast else ()
+    policy = MixedPrecisionPolicy(*types, cast_forward_inputs=False)
+    options = {"mesh": same, "mp_policy": policy, "reshard_after_forward": setup.sharding == "zero3"}
     if setup.offload == "cpu":
         options["offload_policy"] = CPUOffloadPolicy(pin_memory=next(module.parameters()).device.type == "cuda")
     for block in module.blocks:

@@ -15,7 +15,7 @@ from ...ask.setup import Setup
 from ...catalog import Model
 from ..parallel import ShardedOptimizer, all_gather, at_once, device_mesh, reduce_scatter, shard, sharers
 from ..saving import built
-from ..saving.resharding import into_groups, resharded
+from ..saving.fsdp import into_groups, resharded
 from ..splitting import split
 from ..step import DTYPES, MasterWeights, Trainer, default_autocast, hidden_matrices, make_optimizer
 from .context import going_around
