@@ -31,56 +31,12 @@ def chunked(window, padding):
     return attends
 
 
-class Nothing:
-    """No cache, as in training: keys and values pass through.
-
-    Attributes:
-        near: whether a token attends to a window alone. eager: whether the scores exist, which always have a mask.
-    """
-
-    seen, near, window = 0, False, 0
-
-    def __init__(self, eager=False):
-        self.eager = eager
-
-    def update(self, keys, values):  # (B, K, S, D) each
-        return keys, values
-
-    def mask(self, x):  # (B, S, H)
-        S = x.size(1)
-        short = S < self.window or not self.window
-        return masked(self, x, 0, 0, S, within(self.window) if self.window else causal, short)
-
-    def beside(self):
-        """What has the mask of a model's layers that attend to all tokens, where each has a window."""
-        return Nothing(self.eager)
-
-
-class Near(Nothing):
-    """The same of a layer whose tokens attend to the last W alone."""
-
-    near = True
-
-    def __init__(self, window, eager=False):
-        super().__init__(eager)
-        self.window = window
-
-
-class Chunk(Near):
-    """The same where sequences are cut every W tokens, and none attends to an earlier chunk (Llama 4)."""
-
-    def mask(self, x):
-        B, S, _ = x.shape
-        padding = torch.zeros(B, dtype=torch.int64, device=x.device)
-        return masked(self, x, 0, 0, S, chunked(self.window, padding), S < self.window)
-
-
 class Growing:
     """What a layer keeps in tensors that grow by a copy: `DynamicLayer`.
 
     Attributes:
         keys, values: (B, K, T, D) each; None before the first pass. seen: tokens that have been read. eager: whether the scores
-            exist, which always have a mask.
+            exist, which always have a mask. near: whether a token attends to a window alone.
     """
 
     near = False
@@ -146,6 +102,26 @@ class Beside:
     def mask(self, x):
         layer = self.layer
         return masked(self, x, layer.seen, layer.seen - layer.kept, layer.kept + x.size(1), causal, True)
+
+
+class Nothing(Growing):
+    """No cache, as in training: keys and values pass through."""
+
+    def update(self, keys, values):
+        return keys, values
+
+
+class Near(Nothing, Window):
+    """The same of a layer whose tokens attend to the last W alone."""
+
+
+class Chunk(Near):
+    """The same where sequences are cut every W tokens, and none attends to an earlier chunk (Llama 4)."""
+
+    def mask(self, x):
+        B, S, _ = x.shape
+        padding = torch.zeros(B, dtype=torch.int64, device=x.device)
+        return masked(self, x, 0, 0, S, chunked(self.window, padding), S < self.window)
 
 
 class Room(Growing):
