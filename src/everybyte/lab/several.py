@@ -317,7 +317,7 @@ def conclusion(runs: Runs, *, records: str | os.PathLike | None = None) -> Table
         said, found = (OWN, own) if own else (QUOTED, found)
     first = next(iter(found.values()))
     rows = [
-        [name, units.text(m.peak), units.text(m.reserved_peak), f"{m.step_ms:,.1f}" if m.timed else "–"]
+        [name, units.text(m.peak or 0), units.text(m.reserved_peak or 0), f"{m.step_ms:,.1f}" if m.timed else "–"]
         for name, m in found.items()
     ]
     return Table(columns, rows, f"{said}: {first.device['name']}, {first.date[:10]}")

@@ -36,22 +36,23 @@ def trainer_of(module: nn.Module, setup: Setup, autocast: Callable | None = None
         averaging_once(trainer)
     resharded(trainer.module, setup)
     if setup.offload == "activations":
-        trainer.autocast = saved_on_host(trainer.autocast, trainer.device.type == "cuda")
+        saved_on_host(trainer)
     gathering(trainer, setup)
     if setup.optimizer_in_backward:
         trainer.optimizer = InBackward(trainer.module, setup)
     return trainer
 
 
-def saved_on_host(autocast: Callable, pinned: bool) -> Callable:
-    """Autocast within which forward saves on the host what it saves for backward, checkpoints their inputs too."""
+def saved_on_host(trainer):
+    """Have forwards save on the host what they save for backward, checkpoints their inputs too."""
+    autocast, pinned = trainer.autocast, trainer.device.type == "cuda"
 
     @contextmanager
     def around():
         with autocast(), graph.save_on_cpu(pin_memory=pinned):
             yield
 
-    return around
+    trainer.autocast = around
 
 
 class InBackward:

@@ -19,9 +19,6 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import Shard
-from torch.nn.parallel import DistributedDataParallel
-
-from ..splitting import split_experts
 
 
 def average(blocks, same, gpus: int):
@@ -37,18 +34,6 @@ def expert_mesh(setup, device):
     mesh = setup.mesh
     sizes = {"pipeline": mesh.pipeline, "same": setup.expert_shards, "expert": mesh.expert, "tensor": mesh.tensor}
     return init_device_mesh(device, tuple(sizes.values()), mesh_dim_names=tuple(sizes))
-
-
-def split_own(module, mesh):
-    """Split the matrices of each expert that a GPU has, in place. `mesh`: of the GPUs that have parts of the same ones."""
-    for block in module.blocks:
-        split_experts(block.mlp.own, mesh)
-
-
-def left_alone(module):
-    """Have DDP leave the experts' weights of a module alone."""
-    own = [name for name, _ in module.named_parameters() if ".mlp.own." in name]
-    DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(module, own)
 
 
 def shard_experts(module, setup, same):

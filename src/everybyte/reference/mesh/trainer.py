@@ -16,10 +16,10 @@ from ...catalog import Model
 from ..parallel import ShardedOptimizer, all_gather, at_once, device_mesh, reduce_scatter, shard, sharers
 from ..saving import built
 from ..saving.fsdp import into_groups, resharded
-from ..splitting import split
+from ..splitting import split, split_experts
 from ..step import DTYPES, MasterWeights, Trainer, default_autocast, hidden_matrices, make_optimizer
 from .context import going_around
-from .experts import average, expert_mesh, left_alone, shard_experts, split_own
+from .experts import average, expert_mesh, shard_experts
 from .mixture import ParallelExperts
 from .pipeline import Pipeline, cut
 from .stages import Blocks, Share
@@ -78,8 +78,8 @@ def parallelize(
     """
     ways = setup.mesh
     if ways.tensor > 1:
-        if by_expert:
-            split_own(module, by_expert["tensor"])
+        for block in module.blocks if by_expert else ():
+            split_experts(block.mlp.own, by_expert["tensor"])
         if hasattr(module, "parallelize"):  # none of the book's: it says itself how
             module.parallelize(mesh["tensor"])
         else:
@@ -105,8 +105,9 @@ def replicate(stage: nn.Module, setup: Setup, group) -> nn.Module:
 
     Source: `torch/distributed/pipelining/stage.py`, `backward_maybe_with_nosync`.
     """
-    if setup.mesh.expert > 1:
-        left_alone(stage)
+    if setup.mesh.expert > 1:  # which are averaged by hand
+        own = [name for name, _ in stage.named_parameters() if ".mlp.own." in name]
+        DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(stage, own)
     fake = dist.get_backend() == "fake"  # nobody to compare weights with
     views = setup.buckets == "views"
     ddp = DistributedDataParallel(stage, process_group=group, init_sync=not fake, gradient_as_bucket_view=views)
