@@ -18,6 +18,7 @@ from ..reference.saving import built
 from ..reference.step import random_batch
 from ..rules import PIPELINE, TENSOR, check
 from . import alignment, hugging_face
+from .cuda import refused
 from .hugging_face import AS_LOADED, is_config
 from .workload import Workload, kind_of, of_reference
 
@@ -33,24 +34,18 @@ def workload(model, setup: Setup, batch=None, rank: int = 0) -> Workload:
     _check_mesh(model, setup, batch)
     if isinstance(model, Model | Objective):
         if batch is not None:
-            raise ValueError(
-                f"dry_run.batch: {kind_of(batch)} with {model.name}; allowed: None, since setup says the batch"
-            )
+            raise refused(f"{kind_of(batch)} with {model.name}", "None, since setup says the batch", "batch")
         return _of_ours(model, setup, rank)
     if is_config(model):
         return _of_config(model, setup, batch)
     if isinstance(model, nn.Module):
-        raise ValueError(
-            f"dry_run.model: {kind_of(model)}, made already; allowed: a function that makes it, such as a lambda"
-        )
+        raise refused(f"{kind_of(model)}, made already", "a function that makes it, such as a lambda")
     if not callable(model):
         named, instead = kind_of(model), ""
         if isinstance(model, str):
             named, instead = checks.shown(model), f"; eb.model({checks.shown(model)})"
-        raise ValueError(
-            f"dry_run.model: {named}; allowed: an everybyte Model, a Hugging Face config, or a function that makes a "
-            f"torch.nn.Module{instead}"
-        )
+        allowed = f"an everybyte Model, a Hugging Face config, or a function that makes a torch.nn.Module{instead}"
+        raise refused(named, allowed)
     if batch is None:
         raise ValueError(
             "dry_run.batch: None; allowed with a module of your own: the arguments of its forward, a dict or a tuple, "
@@ -86,12 +81,10 @@ def _check_mesh(model, setup, batch):
         check(TENSOR, setup, None)
         return
     name = model.name if isinstance(model, Model | Objective) else f"a {type(model).__name__}"
-    does, allowed = ("divides its own models", "a function that makes a module with Mesh(tensor=...) alone, or no mesh")
+    does, allowed = "divides its own models", "a function that makes a module with Mesh(tensor=...) alone, or no mesh"
     if pipelined:
-        does, allowed = ("cuts its own models into stages", "no pipeline")
-    raise ValueError(
-        f"dry_run.model: {name} with mesh {setup.mesh}: the book {does}; allowed: a Model of GPT's or Llama's kind, or {allowed}"
-    )
+        does, allowed = "cuts its own models into stages", "no pipeline"
+    raise refused(f"{name} with mesh {setup.mesh}: the book {does}", f"a Model of GPT's or Llama's kind, or {allowed}")
 
 
 def _of_ours(model, setup, rank):
@@ -130,9 +123,8 @@ def _own(make, setup, batch, model=None):
     example = inputs()
     tensors = [t for t in (example.values() if isinstance(example, dict) else example) if isinstance(t, Tensor)]
     if not tensors:
-        raise ValueError(
-            f"dry_run.batch: {kind_of(batch)} without a tensor; allowed: a dict or a tuple of tensors or of (shape, dtype)"
-        )
+        allowed = "a dict or a tuple of tensors or of (shape, dtype)"
+        raise refused(f"{kind_of(batch)} without a tensor", allowed, "batch")
     return Workload(make, inputs, _targets, _call, _as_given(setup, tensors[0]), model)
 
 
@@ -152,7 +144,7 @@ def _as_given(setup, first):
             )
         least, most = LIMITS[field]
         if not least <= size <= most:
-            raise ValueError(f"dry_run.batch: a {field} of {size}; allowed: {least} to {most:,}")
+            raise refused(f"a {field} of {size}", f"{least} to {most:,}", "batch")
     return setup.replace(**{field: size for field, size in given.items() if size != getattr(setup, field)})
 
 
@@ -174,9 +166,9 @@ def _without_data(value):
     sizes = list(shape) if isinstance(shape, tuple | list | torch.Size) else [None]
     if not any(isinstance(size, torch.SymInt) for size in sizes):
         if not all(type(size) is int and 0 <= size < 2**63 for size in sizes):
-            raise ValueError(f"dry_run.batch: a tensor of shape {shape!r}; allowed: a tuple of whole numbers from 0 on")
+            raise refused(f"a tensor of shape {shape!r}", "a tuple of whole numbers from 0 on", "batch")
         if math.prod(sizes) * dtype.itemsize >= 2**63:
-            raise ValueError(f"dry_run.batch: a tensor of shape {shape!r}; allowed: less than 2**63 bytes")
+            raise refused(f"a tensor of shape {shape!r}", "less than 2**63 bytes", "batch")
     return torch.empty(shape, dtype=dtype, device="meta")
 
 
@@ -185,11 +177,9 @@ def _call(module, inputs):
     loss = output if isinstance(output, Tensor) else getattr(output, "loss", None)
     name = type(module).__name__
     if not isinstance(loss, Tensor) or loss.numel() != 1:
-        raise ValueError(
-            f"dry_run.model: the forward of {name} returned {kind_of(output)}; allowed: the loss, a tensor of one number, "
-            "or an object with it as its `loss`"
-        )
+        allowed = "the loss, a tensor of one number, or an object with it as its `loss`"
+        raise refused(f"the forward of {name} returned {kind_of(output)}", allowed)
     if not loss.requires_grad:
-        raise ValueError(f"dry_run.model: the loss of {name} depends on none of its parameters; allowed: one that does")
+        raise refused(f"the loss of {name} depends on none of its parameters", "one that does")
     others = [value for field, value in output.items() if field != "loss"] if isinstance(output, Mapping) else [output]
     return loss, *others

@@ -21,7 +21,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..ask.setup import Setup
 from ..common import checks
-from .cuda import patched
+from .cuda import patched, refused
 from .mesh import Device, in_a_ring, in_flight, on_meta
 from .tracker import Tracker
 
@@ -38,9 +38,7 @@ def as_rank(setup: Setup, tracker: Tracker, rank: int = 0):
         yield
         return
     if dist.is_initialized():
-        raise ValueError(
-            f"dry_run.setup: {setup.gpus} gpus in a process that has a process group; allowed: a process without one"
-        )
+        raise refused(f"{setup.gpus} gpus in a process that has a process group", "a process without one", "setup")
     from torch.testing._internal.distributed.fake_pg import FakeStore
 
     from ..reference.splitting import divided_loss

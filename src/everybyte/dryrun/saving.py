@@ -14,6 +14,8 @@ from torch.nn import functional as F
 from torch.utils._pytree import tree_map_only
 from torch.utils.flop_counter import flop_registry
 
+from .tracker import made_of
+
 aten = torch.ops.aten
 _VIEWS = {getattr(aten, name) for name in "view detach t transpose permute expand alias _unsafe_view reshape".split()}
 
@@ -33,16 +35,9 @@ class Saved:
     bytes: int
 
 
-def opened(tensor: Tensor) -> list[Tensor]:
-    """The plain tensors that a tensor is, a quantized one its data and its scales."""
-    if not hasattr(tensor, "__tensor_flatten__"):
-        return [tensor]
-    return [inner for name in tensor.__tensor_flatten__()[0] for inner in opened(getattr(tensor, name))]
-
-
 def size(tensor: Tensor) -> int:
     """Bytes of the storages that a tensor has, each once; of a quantized one its scales' too."""
-    return sum({t.untyped_storage()._cdata: t.untyped_storage().nbytes() for t in opened(tensor)}.values())
+    return sum({t.untyped_storage()._cdata: t.untyped_storage().nbytes() for t in made_of(tensor)}.values())
 
 
 def eager(module: nn.Module, *inputs: Tensor) -> list[Saved]:
@@ -52,7 +47,7 @@ def eager(module: nn.Module, *inputs: Tensor) -> list[Saved]:
     found = {}
 
     def pack(tensor):
-        for t in opened(tensor):
+        for t in made_of(tensor):
             storage = t.untyped_storage()
             found.setdefault(storage._cdata, (t, Saved(known.get(storage._cdata, ""), *_looks(t), storage.nbytes())))
         return tensor

@@ -142,7 +142,7 @@ class Tracker(TorchDispatchMode):
 
         device: whether it is on the GPU, wherever it was made.
         """
-        for storage in storages(tensor):
+        for storage in (plain.untyped_storage() for plain in made_of(tensor)):
             if storage._cdata not in self._live:
                 self._follow(storage, owner, "", part)
             allocation = self._live[storage._cdata]
@@ -164,20 +164,20 @@ class Tracker(TorchDispatchMode):
 
     # Births and deaths.
 
-    def _born(self, allocation):
-        self.allocations.append(allocation)
-        self.changes.append(Change(allocation, "birth"))
+    def _born(self, size, owner, operation, part):
+        made = Allocation(size, self.now, owner, operation, part, host=self.host, stream=self.stream)
+        self.allocations.append(made)
+        self.changes.append(Change(made, "birth"))
+        return made
 
     def _died(self, allocation):
         allocation.death = self.now
         self.changes.append(Change(allocation, "death"))
 
     def _follow(self, storage, owner, operation, part):
-        address, size = storage._cdata, self.size(storage.nbytes())
-        made = Allocation(size, self.now, owner, operation, part, host=self.host, stream=self.stream)
-        self._live[address] = made
+        address = storage._cdata
+        self._live[address] = self._born(self.size(storage.nbytes()), owner, operation, part)
         self._refs[address] = weakref.ref(storage, lambda _: self._freed(address))
-        self._born(made)
 
     def _freed(self, address):
         allocation = self._live.pop(address)
@@ -196,9 +196,7 @@ class Tracker(TorchDispatchMode):
             self._died(before)
         if storage.nbytes():
             self.operations.append(("resize_", self.phase, before.owner))
-            after = Allocation(storage.nbytes(), self.now, before.owner, "resize_", before.part, stream=self.stream)
-            self._live[storage._cdata] = after
-            self._born(after)
+            self._live[storage._cdata] = self._born(storage.nbytes(), before.owner, "resize_", before.part)
 
     def making(self, part: str, owner: str | None = None):
         """A context in which new tensors belong to that part and owner; by default the owner stays as it is."""
@@ -322,9 +320,7 @@ class Tracker(TorchDispatchMode):
             self._live[out[place].untyped_storage()._cdata].host = True
         sizes = SCRATCH[func](*args) if func in SCRATCH else ()
         for size in sizes if isinstance(sizes, tuple) else (sizes,):
-            scratch = Allocation(self.size(size), self.now, owner, name, part, host=self.host)
-            self._born(scratch)
-            self._died(scratch)
+            self._died(self._born(self.size(size), owner, name, part))
 
     def _storage(self, tensor):
         try:
@@ -452,13 +448,12 @@ def _moves(lists):
     return any(getattr(tensor, "placements", place) != place for tensor, place in pairs)
 
 
-def storages(tensor):
-    """The storages of a tensor; for one that wraps others, theirs."""
-    if hasattr(tensor, "__tensor_flatten__"):
-        inner = (getattr(tensor, name) for name in tensor.__tensor_flatten__()[0])
-        yield from (s for t in inner if isinstance(t, torch.Tensor) for s in storages(t))
-    else:
-        yield tensor.untyped_storage()
+def made_of(tensor: torch.Tensor) -> list[torch.Tensor]:
+    """The plain tensors that a tensor is: of a quantized one its data and its scales, of any that wraps others theirs."""
+    if not hasattr(tensor, "__tensor_flatten__"):
+        return [tensor]
+    inner = (getattr(tensor, name) for name in tensor.__tensor_flatten__()[0])
+    return [plain for one in inner if isinstance(one, torch.Tensor) for plain in made_of(one)]
 
 
 def is_opaque(tensor) -> bool:
