@@ -66,6 +66,10 @@ class Device:
     """The functions of `torch.cuda` that FSDP and device meshes use."""
 
     Stream, Event = Stream, torch.cpu.Event
+    device_count = staticmethod(lambda: 1)  # which the costs of ways to redistribute a tensor are reckoned with
+    is_available = staticmethod(lambda: True)
+    current_device = staticmethod(lambda: 0)
+    set_device = staticmethod(lambda device: None)
 
     def __init__(self, tracker):
         self._tracker = tracker
@@ -75,22 +79,6 @@ class Device:
 
     def stream(self, stream):
         return mock.patch.object(self._tracker, "stream", stream.number)
-
-    @staticmethod
-    def device_count():
-        return 1  # which the costs of ways to redistribute a tensor are reckoned with
-
-    @staticmethod
-    def is_available():
-        return True
-
-    @staticmethod
-    def current_device():
-        return 0
-
-    @staticmethod
-    def set_device(device):
-        pass
 
 
 # Collectives.

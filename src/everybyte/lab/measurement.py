@@ -33,13 +33,6 @@ class Kind:
     allowed: str
 
 
-def kinds(of: type) -> dict[str, Kind]:
-    """{field: its `Kind`}, from the annotations of a class."""
-    hints = get_type_hints(of, include_extras=True)
-    parts = ((name, part) for name, hint in hints.items() for part in (hint, *get_args(hint)))
-    return {name: part.__metadata__[0] for name, part in parts if hasattr(part, "__metadata__")}
-
-
 def fits(value: object, shape: Any) -> bool:
     """Whether a JSON value has a shape.
 
@@ -244,7 +237,10 @@ class Measurement(Shown):
         return Table([device, "bytes", ""], rows)
 
 
-_KINDS = kinds(Measurement)
+_HINTS = get_type_hints(Measurement, include_extras=True).items()
+_PARTS = ((name, part) for name, hint in _HINTS for part in (hint, *get_args(hint)))
+#: Field -> its `Kind`, from the annotations.
+_KINDS: dict[str, Kind] = {name: part.__metadata__[0] for name, part in _PARTS if hasattr(part, "__metadata__")}
 _ALWAYS = {f.name for f in fields(Measurement) if f.default is MISSING}
 _SOMETIMES = {
     "out_of_memory", "reason", "peak_at", "history", "learning", "ranks", "witness", "segments", "reserved_at_end",
