@@ -415,11 +415,7 @@ def saved_on_host(tracker):
         stays, saved = packed
         return saved if stays else torch.empty_like(saved)
 
-    class OnHost(graph.saved_tensors_hooks):
-        def __init__(self, pin_memory=False, device_type="cuda"):
-            super().__init__(pack, unpack)
-
-    return mock.patch.object(graph, "save_on_cpu", OnHost)
+    return mock.patch.object(graph, "save_on_cpu", lambda *_, **__: graph.saved_tensors_hooks(pack, unpack))
 
 
 @contextmanager

@@ -74,7 +74,7 @@ def number(value: object) -> bool:
 
 
 def _so(question):
-    """A shape of `shapes.fits`: values for which `question` is true and raises no error."""
+    """A shape of `fits`: values for which `question` is true and raises no error."""
 
     def answer(value):
         try:
