@@ -378,7 +378,7 @@ class _Steps:
         if value not in self._counted:
             setup, varied = self.setup, {self.vary: value}
             if self.lettered and not isinstance(self.model, Derivation):
-                self._counted[value] = self.model.sized(setup, ROUNDING, **varied)
+                self._counted[value] = self.model.at(setup, ROUNDING, **varied)
             elif self.lettered:
                 self._counted[value] = self.model.at(setup.batch, setup.sequence, ROUNDING, **varied)
             else:

@@ -69,7 +69,7 @@ def derive(
     kept = cache.place(model, setup, batch, rank) if keep else None
 
     def again(setup, **sizes):
-        return found.trace(setup, None, (setup.batch, setup.sequence, *(sizes[x] for x in found.further)), rank)
+        return found.trace(setup, None, {"B": setup.batch, "S": setup.sequence, **sizes}, rank)
 
     if kept and (derivation := cache.read(kept)):
         return replace(derivation, setup=setup, again=again)

@@ -2,7 +2,7 @@
 
 import copy
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from importlib import import_module
@@ -33,7 +33,7 @@ class Subject:
     Attributes:
         model: as `dry_run` takes it. layers: its depth, None where it cannot be changed. period: after how many layers
             their kinds come again. deep: makes the same model of another depth. longest: its longest sequence.
-        batch: makes the arguments from the letters' sizes; None where the dry run makes them itself.
+        batch: makes the arguments from {letter: size}; None where the dry run makes them itself.
         letters: of the arguments: B, S, then the reader's own. sizes: sequences at which the step may change, such as a
             window of attention. least: the smallest depth with layers of every kind. sketch: makes the model with one
             layer of each kind; None where `deep` makes one as shallow.
@@ -45,7 +45,7 @@ class Subject:
     deep: Callable | None = None
     longest: int = LONGEST
     batch: Callable | None = None
-    letters: str = "BS"
+    letters: str = USUAL
     sizes: tuple[int, ...] = ()
     least: int = 2
     sketch: Callable | None = None
@@ -55,19 +55,22 @@ class Subject:
         """The reader's own letters."""
         return "".join(letter for letter in self.letters if letter not in USUAL)
 
-    def trace(self, setup: Setup, depth: int | str | None, point: Sequence[int], rank: int = 0) -> Trace:
-        """The dry run at one point, of so many layers or the `SKETCH`; `point`: batch, sequence, and further letters' sizes."""
-        batch, sequence, *sizes = point
+    def asked(self, setup: Setup, sizes: Mapping[str, int]) -> tuple:
+        """(setup, batch) of a dry run at sizes of B, S and the further letters."""
+        if self.batch is None:
+            return setup.replace(batch=sizes["B"], sequence=sizes["S"]), None
+        usual = Setup()  # the dry run reads both off the arguments
+        return setup.replace(batch=usual.batch, sequence=usual.sequence), self.batch(sizes)
+
+    def trace(self, setup: Setup, depth: int | str | None, sizes: Mapping[str, int], rank: int = 0) -> Trace:
+        """The dry run at sizes of the letters, of so many layers or the `SKETCH`."""
         model = self.model
         if depth == SKETCH and self.sketch:
             model = self.sketch()
         elif self.deep and isinstance(depth, int) and depth != self.layers:
             model = self.deep(depth)
-        if self.batch is None:
-            return dry_run(model, setup.replace(batch=batch, sequence=sequence), rank=rank)
-        usual = Setup()  # the dry run reads both off the arguments
-        setup = setup.replace(batch=usual.batch, sequence=usual.sequence)
-        return dry_run(model, setup, batch=self.batch(batch, sequence, *sizes), rank=rank)
+        setup, batch = self.asked(setup, sizes)
+        return dry_run(model, setup, batch=batch, rank=rank)
 
 
 def subject(model, batch=None) -> Subject:
@@ -151,9 +154,9 @@ def _period(config, layers, first=0):
 
 
 def _batches(batch):
-    """(a function of the letters' sizes, the letters used)."""
+    """(a function of {letter: size}, the letters used)."""
     if batch is None:
-        return None, "BS"
+        return None, USUAL
     if callable(batch) and not isinstance(batch, torch.Tensor):
         return _named(batch)
     used = set()
@@ -168,9 +171,7 @@ def _batches(batch):
             "derive.batch: shapes without a letter; allowed: B and S where a size is the batch or the sequence, such as "
             '(("B", "S"), torch.int64), or a function of batch and sequence that makes the arguments'
         )
-    letters = "".join(sorted(used, key=lambda letter: (letter not in USUAL, letter)))
-    own = [letter for letter in letters if letter not in USUAL]
-    return (lambda b, s, *sizes: _put(batch, {"B": b, "S": s, **dict(zip(own, sizes, strict=True))}, set())), letters
+    return lambda sizes: _put(batch, sizes, set()), _ordered(used)
 
 
 def _named(batch):
@@ -178,16 +179,14 @@ def _named(batch):
     try:
         names = [p.name for p in inspect.signature(batch).parameters.values() if p.default is p.empty]
     except (TypeError, ValueError):  # a builtin, which tells nobody what it takes
-        return batch, "BS"
+        names = []
     if not names or not set(names) <= set(LETTERS):
-        return batch, "BS"
-    letters = "".join(sorted(names, key=lambda letter: (letter not in USUAL, letter)))
+        return lambda sizes: batch(sizes["B"], sizes["S"]), USUAL
+    return lambda sizes: batch(**{name: sizes[name] for name in names}), _ordered(names)
 
-    def make(b, s, *sizes):
-        known = dict(zip([*USUAL, *(letter for letter in letters if letter not in USUAL)], (b, s, *sizes), strict=True))
-        return batch(**{name: known[name] for name in names})
 
-    return make, letters
+def _ordered(letters):
+    return "".join(sorted(letters, key=lambda letter: (letter not in USUAL, letter)))
 
 
 def inputs(batch, size: int, sequence: int, **sizes: int):

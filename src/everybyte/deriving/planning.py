@@ -27,7 +27,7 @@ class Counting:
     """
 
     def __init__(self, model, batch=None, sizes: Mapping[str, int] | None = None, vary: str = ""):
-        self.subject, self._batch, self._sizes, self.further = subject(model, batch), batch, dict(sizes or {}), vary
+        self.subject, self._sizes, self.further = subject(model, batch), dict(sizes or {}), vary
         if batch is not None and not callable(batch):
             inputs(batch, 1, 1, **self._sizes)  # says which letter has none
         if strange := sorted(set(self.subject.further) ^ {*self._sizes, *vary}):
@@ -45,27 +45,20 @@ class Counting:
         """What a setup has that leaves it unsaid: the model's own."""
         return own(self.subject.model)
 
-    def trace(self, setup: Setup) -> Trace:
-        """The dry run under a setup; of more than three accumulated batches, of three."""
-        return self._trace(setup, {})
-
-    def _trace(self, setup, varied):
-        setup, own = setup.replace(accumulation=min(setup.accumulation, 3)), self._own(varied)
-        if (setup, *own) not in self._traces:
-            self._traces[setup, *own] = self.subject.trace(setup, None, (setup.batch, setup.sequence, *own))
+    def trace(self, setup: Setup, **varied: int) -> Trace:
+        """The dry run under a setup, with a size for what varies; of more than three accumulated batches, of three."""
+        setup, sizes = setup.replace(accumulation=min(setup.accumulation, 3)), self._letters(setup) | varied
+        if (key := (setup, *sizes.items())) not in self._traces:
+            self._traces[key] = self.subject.trace(setup, None, sizes)
             self._bar.update()
-        return self._traces[setup, *own]
+        return self._traces[key]
 
-    def _own(self, varied):
-        return [(self._sizes | varied)[letter] for letter in self.subject.further]
+    def _letters(self, setup):
+        return {"B": setup.batch, "S": setup.sequence} | self._sizes
 
-    def sized(self, setup: Setup, rounding: int, **varied: int) -> Trace:
-        """The dry run with a size for what varies, each tensor rounded up."""
-        return replace(self._trace(setup, varied), rounding=rounding, sizes=varied)
-
-    def at(self, setup: Setup, rounding: int = 1) -> Trace:
-        """The dry run under a setup, each tensor rounded up, as a witness says it."""
-        return replace(self.trace(setup), rounding=rounding)
+    def at(self, setup: Setup, rounding: int = 1, **varied: int) -> Trace:
+        """The same, each tensor rounded up, as a witness says it."""
+        return replace(self.trace(setup, **varied), rounding=rounding, sizes=varied)
 
     def computes(self, setup: Setup) -> bool:
         """Whether the model runs in the setup's precision: a module of one's own may be given, or made in, another data type."""
@@ -76,14 +69,9 @@ class Counting:
 
     def takes(self, setup: Setup) -> bool:
         """Whether the model can do what the setup says; nothing is run."""
-        model, make = self.subject.model, self.subject.batch
+        model = self.subject.model
         try:
-            if make is None:
-                workload(model, setup)
-            else:
-                usual = Setup()  # both are read off the arguments
-                run = setup.replace(batch=usual.batch, sequence=usual.sequence)
-                workload(model, run, make(setup.batch, setup.sequence, *self._own({})))
+            workload(model, *self.subject.asked(setup, self._letters(setup)))
         except ValueError:
             return False
         return setup.checkpointing == "none" or _checkpoints(model)

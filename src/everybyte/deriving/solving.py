@@ -166,7 +166,7 @@ class _Solving:
         depth = self.shallow if depth == "shallow" else depth
         point = tuple(1 if x in USUAL and x not in self.subject.letters else n for x, n in self._at(point).items())
         if (depth, *point) not in self.seen:
-            self.seen[depth, *point] = Look(self.subject.trace(self.setup, depth, point, self.rank))
+            self.seen[depth, *point] = Look(self.subject.trace(self.setup, depth, self._at(point), self.rank))
             self._bar.update()
         return self.seen[depth, *point]
 
