@@ -1,6 +1,7 @@
 """What is said of an exercise, in TOML, and what is computed for it, in Python, belong together; what does not is refused by name."""
 
 import re
+import tomllib
 from copy import deepcopy
 from importlib import import_module
 from pathlib import Path
@@ -8,13 +9,12 @@ from pathlib import Path
 import pytest
 
 import everybyte.teach.bank as bank
-from everybyte.teach import texts
+from everybyte.common import files
 from everybyte.teach.exercise import chapters
 from everybyte.teach.program import Case
 
 FOLDER = Path(bank.__file__).parent
-SAID = texts.parsed(
-    "c99.toml",
+SAID = tomllib.loads(
     """
 ["99.1"]
 title = "How many bytes"
@@ -76,7 +76,7 @@ def test_a_wrong_answer_is_a_value_a_function_or_the_right_one_with_arguments_ch
 
 @pytest.mark.parametrize("chapter", chapters())
 def test_every_exercise_has_its_text_and_every_text_its_exercise(chapter):
-    said, computed = texts.read(bank.__name__, f"c{chapter}.toml"), import_module(f"{bank.__name__}.c{chapter}").ANSWERS
+    said, computed = files.toml(bank.__name__, f"c{chapter}.toml"), import_module(f"{bank.__name__}.c{chapter}").ANSWERS
     assert list(said) == list(computed)
     assert {id: set(entry["mistakes"]) for id, entry in said.items()} == {
         id: set(found.wrong) for id, found in computed.items()
@@ -139,8 +139,3 @@ def test_what_does_not_belong_together_is_refused(change, named):
     change(said, computed)
     with pytest.raises(ValueError, match=re.escape(named)):
         bank.joined("99", said, computed)
-
-
-def test_a_file_that_is_no_toml_is_named():
-    with pytest.raises(ValueError, match="c99.toml: no TOML, "):
-        texts.parsed("c99.toml", "[99.1\ntitle = 3")

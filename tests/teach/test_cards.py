@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from everybyte import units
-from everybyte.teach import cards, check, exercise, kept, marking, predict, progress, reveal, showing
+from everybyte.teach import callout, cards, check, exercise, kept, marking, predict, progress, reveal
 from everybyte.teach.cards import Card
 from everybyte.teach.predictions import seal
 from everybyte.teach.quantities import read, show, spelled
@@ -157,7 +157,7 @@ def test_an_exercise_on_a_number_has_a_card_whose_answers_go_through_check(monke
     asked = check("15.1", ...)
     bundle = asked._repr_mimebundle_()
     assert "In JupyterLab: put" in bundle["text/plain"] and "application/vnd.jupyter.widget-view+json" in bundle
-    card = showing._SHOWN["15.1 not attempted yet", type(asked)]
+    card = callout._SHOWN["15.1 not attempted yet", type(asked)]
     assert isinstance(card, Card) and "rows" not in card.spec and "6.61" not in str(card.spec)
     card.guess = "7.1 GiB"
     assert card.verdict[:3] == ["7.1 GiB", "wrong", "\u2717 15.1 not yet"] and "GB for GiB" in card.verdict[3]
@@ -203,11 +203,11 @@ def test_what_is_locked_in_is_the_prediction_and_the_answer_stands_folded_until_
     assert "2.00" not in data["text/plain"]
     bundle = asked._repr_mimebundle_()
     assert "2.00 GiB" not in str(bundle) and "application/vnd.jupyter.widget-view+json" in bundle
-    card = showing._SHOWN["Prediction P90.4", type(asked)]
+    card = callout._SHOWN["Prediction P90.4", type(asked)]
     assert isinstance(card, Card) and card.spec["question"] == "How much?"
     card.guess = "~1 GiB"
     said = reveal("P90.4", 2**31)
     assert "You said 1.00 GiB. The answer is 2.00 GiB: 2 times too little." in said.text
     assert not said._repr_html_().startswith("<details")
     said._repr_mimebundle_()
-    assert showing._SHOWN["Prediction P90.4", type(said)].spec["guess"] == [2**30, "1.00 GiB"]
+    assert callout._SHOWN["Prediction P90.4", type(said)].spec["guess"] == [2**30, "1.00 GiB"]

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, replace
 from html import escape
+from importlib.util import find_spec
 
 #: Set where widgets are stored for pages without a kernel: an exercise's card then has its rows, which take seconds to compute, and an
 #: answer stands folded in its place on paper.
@@ -15,6 +16,7 @@ _MARKS = {
     "hint": ("→", "#0072b2"),
     "guess": ("•", "#0072b2"),
 }
+_SHOWN: dict[tuple, object] = {}  # a card lives as long as its kernel
 
 
 @dataclass(frozen=True)
@@ -46,3 +48,21 @@ class Callout:
         mark, color = _MARKS[self.kind]
         style = f"border-left:4px solid {color};padding:.3em .8em;margin:.3em 0"
         return f'<div role="note" style="{style}">{mark} <b>{escape(self.head)}.</b> {escape(self.text)}</div>'
+
+
+class Carded(Callout):
+    """A callout that is displayed as a card where there are widgets, and in its place until it lives, and on paper, as words."""
+
+    def card(self, cards):
+        """Its card, made by the module `cards`."""
+        raise NotImplementedError
+
+    def _repr_mimebundle_(self, **kwargs):
+        data = {"text/plain": repr(self), "text/html": self._repr_html_()}
+        if find_spec("anywidget"):
+            from . import cards
+
+            _SHOWN[self.head, type(self)] = shown = self.card(cards)
+            view = {"version_major": 2, "version_minor": 0, "model_id": shown.model_id}
+            data["application/vnd.jupyter.widget-view+json"] = view
+        return data

@@ -12,10 +12,10 @@ from textwrap import shorten
 from typing import ClassVar
 
 from .. import units
-from ..common import checks
+from ..common import checks, files
 from ..common.tables import Table
-from . import kept, marking, showing, texts
-from .callout import Callout
+from . import kept, marking, texts
+from .callout import Callout, Carded
 from .quantities import missing, read, show
 from .texts import sentence
 
@@ -181,15 +181,13 @@ class Exercise:
 
 
 @dataclass(frozen=True, repr=False)
-class Asked(Callout):
+class Asked(Carded):
     """An exercise that waits for a number: in words, and as a card where there are widgets."""
 
     exercise: Exercise
 
-    def _repr_mimebundle_(self, **kwargs):
-        return showing.bundle(
-            self, lambda cards: cards.exercise(self.exercise, lambda said: check(self.exercise.id, said))
-        )
+    def card(self, cards):
+        return cards.exercise(self.exercise, lambda said: check(self.exercise.id, said))
 
 
 @cache
@@ -274,8 +272,8 @@ def chapter_of(id: str) -> str:
 @cache
 def chapters() -> tuple[str, ...]:
     """The numbers of the chapters that have exercises, in order."""
-    files = resources.files(__package__).joinpath("bank").iterdir()
-    return tuple(sorted(file.name[1:3] for file in files if file.name.endswith(".toml")))
+    found = resources.files(__package__).joinpath("bank").iterdir()
+    return tuple(sorted(file.name[1:3] for file in found if file.name.endswith(".toml")))
 
 
 @cache
@@ -286,7 +284,7 @@ def listed(chapter: str) -> dict[str, dict]:
         ValueError: where the chapter has none.
     """
     checks.one_of("exercises", "chapter", chapter, chapters())
-    return texts.read(__package__, f"bank/c{chapter}.toml")
+    return files.toml(__package__, f"bank/c{chapter}.toml")
 
 
 @cache

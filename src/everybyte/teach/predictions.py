@@ -9,9 +9,8 @@ from textwrap import shorten
 
 from .. import units
 from . import kept
-from .callout import ALONE, Callout
+from .callout import ALONE, Callout, Carded
 from .quantities import LARGEST_MEMORY, missing, read, show
-from .showing import bundle
 
 #: In an output's metadata, of an answer that the output does not show: {"prediction": its id, "sealed": seals of its words and of its
 #: number}, by which who has the answer knows it; and "answer", in words, where pages and slides are made.
@@ -22,7 +21,7 @@ _CLOSE = Fraction(11, 10)
 
 
 @dataclass(frozen=True, repr=False)
-class Prediction(Callout):
+class Prediction(Carded):
     """A guess as the reader sees it. `value` is in bytes where `unit` is one of bytes, None where there is no guess."""
 
     value: Fraction | None
@@ -34,10 +33,8 @@ class Prediction(Callout):
         """Of the book: "P12.1"."""
         return self.head.removeprefix("Prediction ")
 
-    def _repr_mimebundle_(self, **kwargs):
-        return bundle(
-            self, lambda cards: cards.asked(self, lambda said: predict(self.id, said, self.question, unit=self.unit))
-        )
+    def card(self, cards):
+        return cards.asked(self, lambda said: predict(self.id, said, self.question, unit=self.unit))
 
     def reveal(self, value: float | Fraction) -> Callout:
         """The answer beside the guess, with the factor between them. `value` is in bytes where the unit is one of bytes."""
@@ -49,7 +46,7 @@ class Prediction(Callout):
 
 
 @dataclass(frozen=True, repr=False)
-class Answer(Callout):
+class Answer(Carded):
     """The answer beside the guess. While there is none only `print` says it, the reader's card, and a page made for paper, folded."""
 
     guess: Prediction
@@ -61,8 +58,11 @@ class Answer(Callout):
             return shown
         return f"<details><summary>{escape(self.head)}: show the answer, without a guess</summary>{shown}</details>"
 
+    def card(self, cards):
+        return cards.answered(self)
+
     def _repr_mimebundle_(self, **kwargs):
-        data = bundle(self, lambda cards: cards.answered(self))
+        data = super()._repr_mimebundle_()
         if self.guess.value is not None:
             return data
         asked = Callout(self.kind, self.head, "No guess was made. print(_) shows the answer without one.")

@@ -4,7 +4,7 @@ import re
 from dataclasses import dataclass
 from functools import cache
 
-from ..common import checks
+from ..common import checks, files
 from . import texts
 
 
@@ -37,7 +37,7 @@ class Term:
 def terms() -> dict[str, Term]:
     """The terms by name, in the book's order. Raise ValueError, naming the term, where one is not whole."""
     found = {}
-    for name, row in texts.read(__package__, "terms.toml").items():
+    for name, row in files.toml(__package__, "terms.toml").items():
         for field in row:
             checks.one_of("terms.toml", name, field, ("chapter", "meaning", "also"))
         texts.some(name, "chapter", row.get("chapter"))

@@ -5,7 +5,7 @@ from dataclasses import dataclass, fields
 from functools import cache
 from html import escape
 
-from ...common import checks
+from ...common import checks, files
 from .. import texts
 from .numbers import NUMBERS
 
@@ -64,7 +64,7 @@ def cards() -> dict[str, Card]:
     Raises:
         ValueError: where an entry of a file lacks a field, has an unknown one, or a value that is not allowed.
     """
-    return read_cards(texts.read(__package__, "cards.toml") | texts.read(__package__, "dialogues.toml"))
+    return read_cards(files.toml(__package__, "cards.toml") | files.toml(__package__, "dialogues.toml"))
 
 
 def read_cards(entries: dict) -> dict[str, Card]:
