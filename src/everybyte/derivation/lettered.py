@@ -12,7 +12,7 @@ from ..catalog import Model
 from ..common.tables import Shown, Table
 from ..step.course import PHASES
 from ..step.witness import heading
-from .symbolic import latex, maximum
+from .symbolic import maximum
 
 #: Letter -> (what it counts, field of `Model` or `Setup`), as the book's notation has them.
 LETTERS = {
@@ -129,7 +129,7 @@ class Lettered(Shown):
 
     def latex(self) -> str:
         """The peak, as LaTeX."""
-        return latex(self.peak)
+        return sympy.latex(self.peak)
 
     def table(self) -> Table:
         """The instants that can be the peak, with their formulas."""

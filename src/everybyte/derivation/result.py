@@ -464,7 +464,9 @@ class Derivation(Shown):
 
     def latex(self) -> str:
         """The peak, as LaTeX."""
-        return _symbolic().latex(self.peak)
+        from sympy import latex
+
+        return latex(self.peak)
 
     # What is shown.
 

@@ -26,11 +26,6 @@ def expression(amount: Amount):
     return sympy.Add(*products)
 
 
-def latex(found) -> str:
-    """An expression as LaTeX."""
-    return sympy.latex(found, mode="plain")
-
-
 def maximum(expressions):
     """The largest of some expressions."""
     expressions = list(dict.fromkeys(expressions))

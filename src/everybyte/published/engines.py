@@ -1,6 +1,5 @@
 """What inference engines printed as they started, held against `everybyte.answers.engines`: `engines.toml` beside."""
 
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -50,8 +49,8 @@ class Printed:
     @property
     def half(self) -> float:
         """Half of its last digit."""
-        digits = re.search(r"\.(\d+)", self.stated)
-        return 0.5 / 10 ** len(digits[1]) if digits else 0.0
+        digits = self.stated.split()[0].partition(".")[2]
+        return 0.5 / 10 ** len(digits) if digits else 0.0
 
     @property
     def apart(self) -> float:

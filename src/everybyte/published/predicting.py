@@ -241,26 +241,25 @@ class Beside(Shown):
 
     def listed(self) -> Table:
         """A row for each record: what is published of which run, and what is predicted of it."""
-        rows = []
-        for id, record in self.records.items():
-            share, right = self.off(id), self.right(id)
-            if share is not None:
-                said = f"{(1 + share) * _number(record.stated):,.2f}", "as printed" if share == 0 else f"{share:+.1%}"
-            else:
-                said = {True: "the same", False: "the contrary", None: "–"}[right], ""
-            rows.append((id, record.fidelity, record.quantity, record.stated or "it " + record.quantity, *said))
         columns = ("record", "our run is theirs", "what", "published", "predicted", "off")
         sources = dict.fromkeys(record.source.split(",")[0] for record in self.records.values())
-        return Table(columns, rows, f"Measured by others: {', '.join(sources)}. Rehearsed: no GPU")
+        title = f"Measured by others: {', '.join(sources)}. Rehearsed: no GPU"
+        return Table(columns, list(map(self._said, self.records)), title)
+
+    def _said(self, id):
+        record, share, right = self.records[id], self.off(id), self.right(id)
+        if share is not None:
+            stated = float(record.stated.split()[0].replace(",", ""))
+            said = f"{(1 + share) * stated:,.2f}", "as printed" if share == 0 else f"{share:+.1%}"
+        else:
+            said = {True: "the same", False: "the contrary", None: "–"}[right], ""
+        return id, record.fidelity, record.quantity, record.stated or "it " + record.quantity, *said
 
     def gaps(self, least: float = NEAR) -> Table:
         """Records that part by more than `least`, the furthest first: what is published, what is predicted, and why."""
-        far = {id: share for id in self.records if (share := self.off(id)) is not None and abs(share) > least}
-        rows = [
-            (id, r.fidelity, r.quantity, r.stated, f"{(1 + far[id]) * _number(r.stated):,.2f}", f"{far[id]:+.1%}",
-             r.cause or r.differs or "not known")
-            for id in sorted(far, key=lambda id: -abs(far[id])) for r in (self.records[id],)
-        ]  # fmt: skip
+        far = {id: abs(share) for id in self.records if (share := self.off(id)) is not None and abs(share) > least}
+        why = {id: r.cause or r.differs or "not known" for id, r in self.records.items()}
+        rows = [(*self._said(id), why[id]) for id in sorted(far, key=far.__getitem__, reverse=True)]
         columns = ("record", "our run is theirs", "what", "published", "predicted", "off", "why")
         return Table(columns, rows, f"Further apart than {least:.0%}")
 
@@ -271,10 +270,6 @@ class Beside(Shown):
                  "published": r.bytes if r.stated else None, "predicted": self.found[id], "off": self.off(id)}
             for id, r in self.records.items()
         }  # fmt: skip
-
-
-def _number(stated):
-    return float(stated.split()[0].replace(",", ""))
 
 
 def ninth(sizes):
