@@ -3,15 +3,12 @@
 from random import Random
 
 from ...allocator import Allocator, OutOfMemory
-from ...ask.setup import Setup
-from ...catalog import model
-from ...theory.budget import budget
-from . import MIB, Case, answers, program
+from . import GIB, MIB, Case, Run, Setup, answers, model, program
 
-GIB = 2**30
 #: The report of pytorch/pytorch#35901, in GiB.
 CAPACITY, FREE, RESERVED, ALLOCATED = 23.65, 10.26, 12.53, 1.06
-LLAMA, JOB = model("llama-3.2-1b"), Setup(batch=1, sequence=4096, precision="bf16")
+LLAMA = model("llama-3.2-1b")
+JOB = Run(LLAMA, Setup(batch=1, sequence=4096, precision="bf16"))
 
 
 def largest(settings="", memory=100):
@@ -53,7 +50,7 @@ def by_rule(size, *, small=2 * MIB, shared=20 * MIB, page=2 * MIB, block=512):
 
 
 def kept():
-    return budget(LLAMA, JOB.replace(outputs="kept")).peak - budget(LLAMA, JOB).peak
+    return -JOB.falls({"outputs": "kept"})
 
 
 ANSWERS = {

@@ -1,7 +1,7 @@
 """Exercises of chapter 36: what changes with a million tokens?"""
 
 from ...formulas.symbols import A, A_kv, B, C, D, S
-from . import Case, Mesh, answers, equal, program, run
+from . import Case, Mesh, Setup, answers, equal, model, program, run
 
 LLAMA = run("llama-3.1-8b", batch=1, sequence=2**20, precision="bf16")
 
@@ -27,9 +27,6 @@ def inputs(layers=32, tokens=2**17, width=4096, size=2):
 
 def swapping():
     """Models, and the numbers of GPUs that the library lets swap their heads for tokens."""
-    from ...ask.setup import Setup
-    from ...catalog import model
-
     llama = model("llama-3.1-8b", code="reference")
     for heads, kv_heads, most in ((32, 8, 64), (28, 4, 32), (12, 4, 12), (64, 8, 16), (8, 1, 8), (6, 6, 3)):
         right = []

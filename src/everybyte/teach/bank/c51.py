@@ -2,8 +2,7 @@
 
 from random import Random
 
-from ...formulas import formula
-from . import Case, answers, program
+from . import Case, answers, formula, program
 
 
 def crossing(width=4, both=2):

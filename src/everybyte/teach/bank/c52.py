@@ -3,8 +3,7 @@
 from math import floor, sqrt
 from random import Random
 
-from ...formulas import formula
-from . import Case, answers, program
+from . import Case, answers, formula, program
 
 #: The tower of Qwen3-VL 8B.
 TOWER = {

@@ -2,8 +2,7 @@
 
 from random import Random
 
-from ...formulas import formula
-from . import MIB, Case, answers, program
+from . import MIB, Case, answers, formula, program
 
 #: Flux's sizes, and one picture.
 FLUX = {"width": 3072, "heads": 24, "head_width": 128, "batch": 1}

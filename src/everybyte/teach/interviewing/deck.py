@@ -24,9 +24,6 @@ class Deck:
     case: Case
     cards: tuple[Card, ...]
     _values: dict = field(default_factory=dict, repr=False, compare=False)
-    _twins: set = field(
-        default_factory=set, repr=False, compare=False
-    )  # names of the numbers that are the book's own code's
 
     def __len__(self):
         return len(self.cards)
@@ -37,30 +34,27 @@ class Deck:
         Raises:
             ValueError: where there is no number of that name.
         """
+        return self._found(name)[:2]
+
+    def _found(self, name):
+        """The same, and whether the number is of the book's own code, where another code of the same model has none."""
         checks.one_of("Deck", "number", name, NUMBERS)
         if name not in self._values:
-            try:
-                self._values[name] = NUMBERS[name][1](self.case), ""
-            except ValueError as error:
-                self._values[name] = self._own(name) or (None, str(error))
+            faults = []
+            for case in filter(None, (self.case, self.case.twin)):
+                try:
+                    self._values[name] = NUMBERS[name][1](case), "", case is not self.case
+                    break
+                except ValueError as error:
+                    faults.append(str(error))
+            else:
+                self._values[name] = None, faults[0], False
         return self._values[name]
-
-    def _own(self, name):
-        """The number of the book's own code, where another code of the same model has none; else None."""
-        twin = self.case.twin
-        if twin is None:
-            return None
-        try:
-            found = NUMBERS[name][1](twin), ""
-        except ValueError:
-            return None
-        self._twins.add(name)
-        return found
 
     def shown(self, name: str) -> str:
         """A number rounded as in the answers; of the book's own code, where the model's code is another that has none, marked by a star."""
-        value, why = self.value(name)
-        return "(no number here)" if why else SHOWN[NUMBERS[name][0]](value) + "*" * (name in self._twins)
+        value, why, own = self._found(name)
+        return "(no number here)" if why else SHOWN[NUMBERS[name][0]](value) + "*" * own
 
     def card(self, id: str) -> Answered:
         """The card of that id, with its numbers.
@@ -73,7 +67,7 @@ class Deck:
         card = known[id]
         said = {text: NAME.sub(lambda match: self.shown(match[1]), getattr(card, text)) for text in TEXTS}
         missing = {name: why for name in card.names if (why := self.value(name)[1])}
-        return Answered(card, **said, missing=missing, starred=bool(self._twins.intersection(card.names)))
+        return Answered(card, **said, missing=missing, starred=any(self._found(name)[2] for name in card.names))
 
     def about(self, topic: str | None = None, part: int | None = None) -> "Deck":
         """The cards of a topic, or of a part.
