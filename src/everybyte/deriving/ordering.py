@@ -35,11 +35,11 @@ class Ordered:
     def at(self, batch: int, sequence: int) -> Shaped:
         """The requests of one shape. Raise ValueError where the derivation does not hold there."""
         case = self._case(batch, sequence)
-        if (batch, sequence) not in case.counted and (sizes := case.sizes(self._forms(batch, sequence))) is not None:
-            return case.shaped(sizes)
-        if (batch, sequence) not in case.counted:
+        sizes = case.counted.get((batch, sequence)) or case.sizes(self.derivation.sizes(batch, sequence))
+        if sizes is None:
             self._count(case, batch, sequence)
-        return case.shaped(case.counted[batch, sequence])
+            sizes = case.counted[batch, sequence]
+        return case.shaped(sizes)
 
     def _case(self, batch, sequence):
         found = self.derivation.case({"B": batch, "S": sequence})
@@ -55,12 +55,8 @@ class Ordered:
         """A dry run of one shape."""
         self.runs += 1
         trace = self.derivation.again(self.derivation.setup.replace(batch=batch, sequence=sequence))
-        case.add(
-            (batch, sequence), _numbered(requests(trace, self.workspace, self.whole)), self._forms(batch, sequence)
-        )
-
-    def _forms(self, batch, sequence):
-        return self.derivation.sizes(batch, sequence)
+        asked = _numbered(requests(trace, self.workspace, self.whole))
+        case.add((batch, sequence), asked, self.derivation.sizes(batch, sequence))
 
 
 class _Case:

@@ -9,7 +9,7 @@ from textwrap import shorten
 from typing import Any, ClassVar
 
 from ..catalog import Model
-from ..catalog.weights import layers, weights
+from ..catalog.weights import weights
 from . import texts
 from .callout import Callout
 from .exercise import Exercise
@@ -141,12 +141,10 @@ def close(given: Iterable[Any], right: Iterable[Any]) -> bool:
 
 def named_shapes(model: Model) -> list[tuple[str, tuple[int, ...]]]:
     """(name, shape) of each weight, in the order of `named_parameters()`."""
-    times, found = layers(model), []
-    for w in weights(model):
-        blocks = [""] if w.group in ("embeddings", "last") else [f"blocks.{i}." for i in range(times[w.group])]
-        if w.count and not (model.tied and w.name == "head.weight"):
-            found += [(f"{block}{w.name}", tuple(w.shape)) for block in blocks]
-    return found
+    blocks = [(f"blocks.{i}.", ("block", "dense")) for i in range(model.layers)]
+    places = [("", ("embeddings",)), *blocks, ("", ("last",))]
+    kept = [w for w in weights(model) if w.count]
+    return [(f"{place}{w.name}", tuple(w.shape)) for place, groups in places for w in kept if w.group in groups]
 
 
 def small_gpts(seed: int, number: int) -> list[Model]:

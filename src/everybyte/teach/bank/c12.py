@@ -3,9 +3,8 @@
 from itertools import product
 from math import prod
 
-from ...catalog.weights import weights
 from ...formulas.symbols import g_m, m_w
-from . import Case, Run, Setup, answers, formula, program, run, small_models
+from . import Case, Run, Setup, answers, formula, named_shapes, program, run, small_models
 
 MASTER = Run(None, Setup(precision="bf16-master", optimizer="momentum"))
 BILLIONS = 7 * 10**9
@@ -32,17 +31,12 @@ def gradients(name="gpt2-xl", precision="bf16-mixed"):
     return run(name, precision=precision).at("gradients")
 
 
-def shapes(m):
-    """The shapes of all weights, in the model's order."""
-    groups = [("embeddings",), *[("block", "dense")] * m.layers, ("last",)]
-    return [tuple(t.shape) for group in groups for t in weights(m) if t.group in group for _ in range(t.count)]
-
-
 def moments():
     """Bytes of the optimizer's step of small models in fp32, without the batch and the loss."""
     for m, kind in product(small_models(13, 4), ("fused", "foreach", "loop")):
         step = Run(m, Setup(batch=1, sequence=8, precision="fp32", optimizer_impl=kind)).phase("step")
-        yield Case(f"{m.name}, {kind}", (shapes(m), kind), step - 2 * 8 * 8 - 4)
+        shapes = [shape for _, shape in named_shapes(m)]
+        yield Case(f"{m.name}, {kind}", (shapes, kind), step - 2 * 8 * 8 - 4)
 
 
 def worst(shapes, implementation, *, foreach=1, loop=2, before=1, fused=1, states=2):

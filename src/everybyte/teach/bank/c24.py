@@ -2,7 +2,7 @@
 
 from math import ceil, prod
 
-from ...catalog.weights import layers, weights
+from ...catalog.weights import summed
 from ...formulas.optimizers import BLOCK, QUANTIZED, blocks
 from ...theory.optimizers import factors
 from . import Case, Run, Setup, answers, model, named_shapes, program, run, small_models
@@ -18,8 +18,7 @@ def in_step(name="gpt2-xl", optimizer="lion"):
 
 def vectors():
     """Numbers in GPT-2's gains and biases."""
-    times = layers(model("gpt2"))
-    return sum(w.count * times[w.group] * w.numbers for w in weights(model("gpt2")) if len(w.shape) == 1)
+    return summed(model("gpt2"), lambda w: w.numbers * (len(w.shape) == 1))
 
 
 def states():

@@ -2,7 +2,7 @@
 
 import math
 
-from ...catalog.weights import layers, weights
+from ...catalog.weights import summed
 from ...formulas.symbols import P
 from . import Case, Run, answers, each, gpu, named_shapes, program, run, small_models
 
@@ -21,9 +21,7 @@ def rounded_up(size):
 
 def pinned(copies=2):
     """Bytes pinned for `copies` copies of GPT-2 XL's fp32 weights: each tensor's, rounded up to a power of two."""
-    times = layers(XL.model)
-    sizes = (w.count * times[w.group] * rounded_up(4 * w.numbers) for w in weights(XL.model) if w.count)
-    return copies * sum(sizes)
+    return copies * summed(XL.model, lambda w: rounded_up(4 * w.numbers))
 
 
 def tokens(moved=8, done=8, gpus=4):

@@ -100,10 +100,10 @@ def _flops(c, *names, **changes):
     return counted - (not names) * c.at("flops.masked", **changes, **UNCHECKED)
 
 
-def _lighter(c):
-    """Operations of a step that flash attention spares, as a share of eager's."""
-    flash, eager = (matrix_flops(c.model, c.having(**kind).setup) for kind in (FLASH, EAGER))
-    return 1 - flash / eager
+def _more(c, kind, usual):
+    """Further operations of a step with one change, as a share of those with another."""
+    some, others = (matrix_flops(c.model, c.having(**changes).setup) for changes in (kind, usual))
+    return some / others - 1
 
 
 def _change(c, **also):
@@ -132,12 +132,6 @@ def _logits(c, times=1):
     return c.at("loss.logits", {"vocabulary": entries}, **PLAIN)
 
 
-def _recomputed(c):
-    """The further operations of full checkpointing, as a share."""
-    full, none = (matrix_flops(c.model, c.having(**kind).setup) for kind in (FULL, UNCHECKED))
-    return full / none - 1
-
-
 def _moved(c):
     """Bytes per parameter that memory moves for each further batch of an accumulation."""
     if c.one.batch < 2 or c.one.accumulation > 1:
@@ -161,14 +155,9 @@ def _offloaded(c):
     return c.at("gradients") + c.at("weights")
 
 
-def _experts(c):
-    """Bytes of Mixtral's experts on each of the GPUs that divide them, in 16 bits."""
-    return run("mixtral-8x7b", precision="bf16", gpus=c.gpus, mesh=Mesh(expert=c.gpus)).at("experts.weights")
-
-
-def _worst(c):
-    """Times an even share of rows that can come to one of the GPUs that divide Mixtral's experts."""
-    return run("mixtral-8x7b", gpus=c.gpus, mesh=Mesh(expert=c.gpus)).at("experts.worst")
+def _experts(c, what="weights"):
+    """A formula of Mixtral's experts on each of the GPUs that divide them, in 16 bits."""
+    return run("mixtral-8x7b", precision="bf16", gpus=c.gpus, mesh=Mesh(expert=c.gpus)).at(f"experts.{what}")
 
 
 def _block(c):
@@ -278,7 +267,6 @@ _asked("bytes", Case.at, "logits", logits=PLAIN)
 # Fields and methods of the case.
 _shown("text", model="model.name", gpu="gpu.title", precision="one.precision", peak_at=lambda c: c.step().peak_at)
 _shown("count", batch="one.batch", sequence="one.sequence", tokens="tokens", gpus="gpus", adapters=Case.adapters)
-_shown("count", experts_worst=_worst)
 _shown("count", layers="model.layers", positions="model.positions", parameters="parameters")
 _shown("bytes", gpu_memory="gpu.memory", usable=lambda c: Headroom().usable(c.gpu, c.setup), room=Case.room, free=Case.free,
        reserved=lambda c: reserved(c, c.one))  # fmt: skip
@@ -286,7 +274,7 @@ _shown("bytes", forward_kept=Case.forward, scores_block=Case.scores, block_flat=
 _shown("bytes", stage=_stage, boundary=_boundary, experts_each=_experts, inference=Case.inference)
 _shown("bytes", block_activations=_block, states_trained=_trained, advertised_gib=_advertised)
 _shown("vendor", host_link="gpu.host_link", advertised=_advertised)
-_shown("share", full_flops=_recomputed, flash_lighter=_lighter, adapters_kept=_adapters_kept)
+_shown("share", adapters_kept=_adapters_kept)
 _shown("number", moved=_moved)
 _shown("teraflop", flops=_flops)
 # What is the same for all.
@@ -378,6 +366,7 @@ _shown(
     "count",
     entries_twice=lambda c: 2 * c.model.vocabulary,
     micro_batches=lambda c: 4 * c.gpus,
+    experts_worst=lambda c: _experts(c, "worst"),
     best_every=lambda c: min(range(1, c.model.layers + 1), key=c.segment),
     root_segment=lambda c: round(sqrt(c.model.layers)),
     largest_batch=lambda c: fitted(c, "batch", c.setup.replace(loss="plain", loss_chunks=8)),
@@ -393,6 +382,8 @@ _shown(
 )
 _shown(
     "share",
+    full_flops=lambda c: _more(c, FULL, UNCHECKED),
+    flash_lighter=lambda c: -_more(c, FLASH, EAGER),
     embeddings_share=lambda c: c.at("parameters.embeddings") / c.model.parameters,
     muon_saved=lambda c: 1 - c.at("states.muon", **FP32) / _adam(c),
     adam_share=lambda c: _adam(c) / c.states(**ADAM, **FP32),
