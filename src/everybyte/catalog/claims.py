@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from fractions import Fraction
 from functools import cache, cached_property
+from math import inf
 
 from .. import units
 from ..common import checks, files
@@ -40,11 +41,11 @@ _SHARE = Fraction(1, 100)
 class Stated:
     """An article's number, or the span that its words leave: from `low` to `high`, in `unit`, with the rounding of each.
 
-    A single number has `low` equal to `high`; `None` leaves an end open. `strict` ends are not in the span.
+    A single number has `low` equal to `high`; an open end is infinite. `strict` ends are not in the span.
     """
 
-    low: Fraction | None
-    high: Fraction | None
+    low: Fraction | float
+    high: Fraction | float
     unit: str = ""
     slack: tuple[Fraction, Fraction] = (Fraction(0), Fraction(0))
     strict: bool = False
@@ -67,10 +68,10 @@ class Stated:
         if high < low:
             raise ValueError(f"{text!r} does not ascend")
         if sign in ("<", ">"):
-            return cls(None if sign == "<" else low, None if sign == ">" else high, unit, strict=True)
+            return cls(-inf if sign == "<" else low, inf if sign == ">" else high, unit, strict=True)
         if sign == "=":
             return cls.about(low, unit)
-        return cls(low, None if match[4] else high, unit, (_rounding(low), _rounding(high)))
+        return cls(low, inf if match[4] else high, unit, (_rounding(low), _rounding(high)))
 
     @classmethod
     def about(cls, number: Fraction, unit: str = "") -> "Stated":
@@ -80,22 +81,17 @@ class Stated:
     def holds(self, value: Fraction) -> bool:
         """Whether `value`, in the same unit, is what was stated."""
         if self.strict:
-            return (self.low is None or value > self.low) and (self.high is None or value < self.high)
-        above = self.low is None or value >= self.low - self.slack[0]
-        return above and (self.high is None or value <= self.high + self.slack[1])
+            return self.low < value < self.high
+        return self.low - self.slack[0] <= value <= self.high + self.slack[1]
 
-    def nearest(self, value: Fraction) -> Fraction:
+    def nearest(self, value: Fraction) -> Fraction | float:
         """The number of the span that is nearest to `value`."""
-        if self.low is not None and value < self.low:
-            return self.low
-        return self.high if self.high is not None and value > self.high else value
+        return min(max(value, self.low), self.high)
 
     def meets(self, other: "Stated") -> bool:
         """Whether the two have a number in common, rounding allowed. Their unit is the same."""
 
         def apart(one, two):
-            if one.high is None or two.low is None:
-                return False
             top, bottom = one.high + one.slack[1], two.low - two.slack[0]
             return top < bottom or (top == bottom and (one.strict or two.strict))
 

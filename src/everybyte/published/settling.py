@@ -169,4 +169,4 @@ def _digits(value):
 
 
 def _plain(value):
-    return value if value is None else int(value) if value.denominator == 1 else float(value)
+    return None if math.isinf(value) else int(value) if value == int(value) else float(value)
