@@ -192,7 +192,7 @@ class _Solving:
         axes = {letter: self._axis(letter, more[letter]) for letter in self.letters}
         full = {letter: Range(1, LIMITS.get(NAMES.get(letter), (1, LONGEST))[1]) for letter in self.letters}
         refused = [
-            (tuple((full | {letter: r}).values()), str(said))
+            (tuple((full | {letter: r}).values()), said.why)
             for letter, ranges in axes.items()
             for r, said in ranges
             if isinstance(said, _Refusal)
@@ -207,7 +207,7 @@ class _Solving:
             ranges = (b, *several)
             patch = self._patch(ranges)
             if isinstance(patch, _Refusal):
-                refused.append((ranges, str(patch)))
+                refused.append((ranges, patch.why))
             else:
                 found.append(patch)
         if not found:
@@ -309,9 +309,13 @@ class _Solving:
             self._same(patch)
         by = (self.setup.loss_chunks,) if self.setup.loss == "chunked" else ()
         for form in Along(self, patch, Solver([p[:2] for p in patch.points], by), wide).forms():
-            patch.forms[form] = None
-            self.forms.setdefault(form, len(self.forms))
+            self._known(patch, form)
         return patch
+
+    def _known(self, patch, form):
+        """The number of a form, which a patch has."""
+        patch.forms[form] = None
+        return self.forms.setdefault(form, len(self.forms))
 
     def _no_form(self, number, points, row):
         a = self._look(*points[0]).trace.allocations[number]
@@ -339,9 +343,7 @@ class _Solving:
                 if len(set(row)) > 1:
                     raise Uneven("a deeper model has tensors of other sizes")
                 known[row] = Amount.of({ONE: row[0]})
-                patch.forms[known[row]] = None
-                self.forms.setdefault(known[row], len(self.forms))
-            column = part, owner, host, self.forms[known[row]]
+            column = part, owner, host, self._known(patch, known[row])
             found.append(self.columns.setdefault(column, len(self.columns)))
         return found
 
@@ -464,16 +466,11 @@ class _Mixed(ValueError):
         self.points = points
 
 
-class _Refusal(str):
+@dataclass(frozen=True)
+class _Refusal:
     """Why a point cannot be run. All are equal, as the text may contain a size."""
 
-    __slots__ = ()
-
-    def __eq__(self, other):
-        return isinstance(other, _Refusal)
-
-    def __hash__(self):
-        return 0
+    why: str = field(compare=False)
 
 
 def _singles(r, said):

@@ -1,7 +1,7 @@
 """What inference engines printed as they started, held against `everybyte.answers.engines`: `engines.toml` beside."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 
 from .. import units
@@ -101,8 +101,7 @@ def runs() -> tuple[EngineRun, ...]:
         fields = dict(entry)
         card, memory, asked = gpu(fields.pop("gpu")), fields.pop("memory", None), fields.pop("model")
         if memory:
-            figures = {field: getattr(card, field) for field in card.__dataclass_fields__ if field != "memory"}
-            card = Gpu(memory=memory, **figures)
+            card = replace(card, memory=memory)
         found.append(EngineRun(id=name, model=own.get(asked) or model(asked), gpu=card, **fields))
     return tuple(found)
 

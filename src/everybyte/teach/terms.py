@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from functools import cache
 
 from ..common import checks, files
-from . import texts
 
 
 @dataclass(frozen=True)
@@ -38,9 +37,6 @@ def terms() -> dict[str, Term]:
     """The terms by name, in the book's order. Raise ValueError, naming the term, where one is not whole."""
     found = {}
     for name, row in files.toml(__package__, "terms.toml").items():
-        for field in row:
-            checks.one_of("terms.toml", name, field, ("chapter", "meaning", "also"))
-        texts.some(name, "chapter", row.get("chapter"))
-        texts.some(name, "meaning", row.get("meaning"))
+        checks.table(f"terms.toml.{name}", row, ("chapter", "meaning"), ("also",))
         found[name] = Term(name, row["chapter"], row["meaning"], tuple(row.get("also", ())))
     return found
