@@ -4,6 +4,7 @@ import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
+from decimal import Decimal
 from fractions import Fraction
 from functools import cache, cached_property
 from math import inf
@@ -100,12 +101,8 @@ class Stated:
 
 def _rounding(number):
     """How far a stated number may be off by rounding: half of its last nonzero digit, and at most a tenth of it."""
-    if not number:
-        return Fraction(0)
-    power = 12
-    while (number / Fraction(10) ** power).denominator != 1:
-        power -= 1
-    return min(Fraction(10) ** power / 2, number / 10)
+    last = (Decimal(number.numerator) / number.denominator).normalize().as_tuple().exponent
+    return min(Fraction(10) ** int(last) / 2, number / 10)
 
 
 @dataclass(frozen=True, kw_only=True)
