@@ -396,7 +396,7 @@ def test_the_drill_brings_back_what_was_missed():
         drill.answer("so").knew()
     assert drill.asked == ["flash", "logits", "lora", "kv-cache", "flash", "flops"]
     assert drill.card is None and drill.left == 0 and "1 missed" in repr(drill)
-    assert dict(drill.score().rows) == {"flash": 1, "logits": 0, "lora": 0, "kv-cache": 0, "flops": 0}
+    assert drill.misses == {"flash": 1}
 
 
 def test_the_last_card_comes_back_too_and_every_drill_is_the_same():
@@ -410,26 +410,20 @@ def test_the_last_card_comes_back_too_and_every_drill_is_the_same():
 def test_the_drill_hides_the_answer_until_the_reader_has_said_something():
     drill = DECK.drill(["flash"])
     answer = drill.card.answer
-    assert answer not in repr(drill) and answer not in unescape(drill._repr_html_())
+    assert answer not in repr(drill)
     for early in (drill.knew, drill.missed):
         with pytest.raises(ValueError, match="answer first"):
             early()
     drill.answer("tiles")
-    assert answer in repr(drill) and answer in unescape(drill._repr_html_())
+    assert answer in repr(drill)
 
 
 def test_user_text_is_escaped(tmp_path):
     deck = interview(M.replace(name="<script>x</script>"), GPU, SETUP)
-    drill = deck.drill(["flash"]).answer("<img src=x onerror=alert(1)>")
-    shown = (
-        drill._repr_html_()
-        + deck.browse()._repr_html_()
-        + deck.table()._repr_html_()
-        + deck.card("flash")._repr_html_()
-    )
+    shown = deck.browse()._repr_html_() + deck.table()._repr_html_() + deck.card("flash")._repr_html_()
     found, _ = notes(deck.save_anki(tmp_path / "x.apkg"), tmp_path)
     shown += "".join(map("".join, found.values()))
-    assert "<script" not in shown and "<img" not in shown and "&lt;script" in shown and "&lt;img" in shown
+    assert "<script" not in shown and "&lt;script" in shown
     assert "<script" not in deck.page(1)
 
 

@@ -1,8 +1,5 @@
 """Ask the interview's questions one by one; missed cards return."""
 
-from html import escape
-
-from ...common.tables import Table
 from .cards import Answered
 
 _BACK = 3  # cards that come before one that was missed comes back
@@ -55,11 +52,6 @@ class Drill:
         self._queue.insert(min(_BACK, len(self._queue)), id)
         return self._ask()
 
-    def score(self) -> Table:
-        """A table of the asked cards, with how often each was missed."""
-        rows = [(id, self.misses.get(id, 0)) for id in dict.fromkeys(self.asked)]
-        return Table(("card", "missed"), rows)
-
     def _ask(self):
         self._said = None
         self.asked += self._queue[:1]
@@ -80,12 +72,3 @@ class Drill:
         return (
             f"{head}\nYou said: {self._said}\n\n{self.card.text()}\n\nDid you have it? drill.knew() or drill.missed()"
         )
-
-    def _repr_html_(self):
-        if not self._queue:
-            return f"<p>{escape(repr(self))}</p>"
-        head = f"<p>{self.left} left</p><h4>{escape(self.card.question)}</h4>"
-        if self._said is None:
-            return head + "<p>Your answer first: <code>drill.answer('...')</code></p>"
-        said = f"<p><b>You said:</b> {escape(self._said)}</p>{self.card.back()}"
-        return f"{head}{said}<p>Did you have it? <code>drill.knew()</code> or <code>drill.missed()</code></p>"
