@@ -24,35 +24,31 @@ class Depth:
         look: the `Look` at it. columns: of each of its allocations.
 
     Attributes:
-        operations, owners, marks: as the look has them. born, gone: of each operation how many tensors of each column it
-            makes, and how many are freed after it.
+        operations, owners, marks: as the look has them. tensors: of each operation how many of each column it makes, and how
+            many are freed after it.
     """
 
     def __init__(self, look, columns):
-        size = len(look.operations)
         self.operations, self.owners, self.marks = look.operations, look.owners, look.trace.marks
-        self.born, self.gone = [Tally() for _ in range(size)], [Tally() for _ in range(size)]
-        for birth, death, column in zip(look.births, look.deaths, columns, strict=True):
-            for where, i in ((self.born, birth), (self.gone, death)):
-                if i < size:
-                    where[i][column] = where[i].get(column, 0) + 1
+        self.tensors = [(Tally(), Tally()) for _ in look.operations]
+        for *life, column in zip(look.births, look.deaths, columns, strict=True):
+            for which, i in enumerate(life):
+                if i < len(self.tensors):
+                    tally = self.tensors[i][which]
+                    tally[column] = tally.get(column, 0) + 1
         self._losses = look.losses
         self._parts = dict(zip(columns, (part for part, *_ in look.kinds), strict=True))
 
     @property
     def keys(self):
         """Of each operation what the same one of another depth has, too."""
-        rows = zip(self.operations, self.owners, self.born, self.gone, strict=True)
-        return [(*operation, path, frozenset(b.items()), frozenset(g.items())) for operation, (path, _), b, g in rows]
-
-    def tensors(self, i):
-        """(tensors that an operation makes, tensors that are freed after it)."""
-        return self.born[i], self.gone[i]
+        rows = zip(self.operations, self.owners, self.tensors, strict=True)
+        return [(*operation, path, *(frozenset(t.items()) for t in pair)) for operation, (path, _), pair in rows]
 
     def operation(self, i, tensors=None, numbers=None, place=(), moves=()) -> Layered:
         """An operation of a course: the i-th, or the same with other tensors and other numbers in its owner."""
         taken, freed = (
-            [Tensors(self._parts[c], c, n) for c, n in tally.items()] for tally in tensors or self.tensors(i)
+            [Tensors(self._parts[c], c, n) for c, n in tally.items()] for tally in tensors or self.tensors[i]
         )
         (name, phase), (owner, own) = self.operations[i], self.owners[i]
         for n in own if numbers is None else numbers:
@@ -73,10 +69,10 @@ def further(depths: list[Depth], times: int, parts) -> Course:
     first, second, third = depths
     turns, base = _aligned(depths)
     for k, *copies in (row for rows in turns.values() for row in rows):
-        if any(second.tensors(k) != third.tensors(copy) for copy in copies):
+        if any(second.tensors[k] != third.tensors[copy] for copy in copies):
             raise Uneven("one more layer makes other tensors")
     for i, j, k in base:
-        if any(b - a != c - b for a, b, c in zip(first.tensors(i), second.tensors(j), third.tensors(k), strict=True)):
+        if any(b - a != c - b for a, b, c in zip(first.tensors[i], second.tensors[j], third.tensors[k], strict=True)):
             raise Uneven("the counts of tensors are not on a straight line")
     for phase, i in first.marks.items():
         if (second.marks.get(phase), third.marks.get(phase)) != base[i][1:]:
@@ -88,7 +84,7 @@ def further(depths: list[Depth], times: int, parts) -> Course:
         return second.operation(k, None, numbers, IN_LAYER, tuple(end - start for _, start, end in lines))
 
     def straight(i, j):
-        tensors = [a + (b - a) * times for a, b in zip(first.tensors(i), second.tensors(j), strict=True)]
+        tensors = [a + (b - a) * times for a, b in zip(first.tensors[i], second.tensors[j], strict=True)]
         numbers = [a + times * (b - a) for a, b in zip(first.owners[i][1], second.owners[j][1], strict=True)]
         return second.operation(j, tensors, numbers)
 

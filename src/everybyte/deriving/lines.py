@@ -70,11 +70,6 @@ class Line:
 
     # One quotient.
 
-    @property
-    def _spread(self):
-        """Sizes all over the window."""
-        return self.window[:: max(1, len(self.window) // 12)]
-
     @cached_property
     def _bases(self):
         """For each quotient: the singular value decomposition of its powers at the sizes, and its largest value."""
@@ -101,7 +96,8 @@ class Line:
         mine = lines[0 if found is None else list(passed).index(best)]
         self._tell(abs(lines - mine) > 1e-6 * (abs(mine) + abs(values).max()))
         if found is None:  # too few sizes on either side of where it changes to check any
-            self._tell(numpy.isin(self.window, self._spread)[None, :])
+            spread = self.window[:: max(1, len(self.window) // 12)]
+            self._tell(numpy.isin(self.window, spread)[None, :])
         return found
 
     def _tell(self, differ):
