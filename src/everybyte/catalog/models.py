@@ -217,10 +217,9 @@ class Model:
                 f"Model.positions: {self.positions} with a table of {self.learned_positions} learned positions; "
                 f"allowed: 1 to {self.learned_positions}"
             )
-        if self.norm == "rmsnorm" and self.norm_bias:
-            raise ValueError("Model.norm_bias: True does not go with norm 'rmsnorm'; allowed: False")
-        if self.norm == "layernorm" and self.norm_offset:
-            raise ValueError("Model.norm_offset: True does not go with norm 'layernorm'; allowed: False")
+        for norm, field in (("rmsnorm", "norm_bias"), ("layernorm", "norm_offset")):
+            if self.norm == norm and getattr(self, field):
+                raise ValueError(f"Model.{field}: True does not go with norm {norm!r}; allowed: False")
         self._only_with(*_MIXTURE)
         if self.experts:
             checks.whole("Model", "experts_per_token", self.experts_per_token, 1, self.experts)
@@ -361,10 +360,7 @@ class Model:
         """
         own: dict[str, Any] = {"sequence": self.positions} if self.positions else {}
         if self.family is None:
-            own |= {
-                "dropout": 0.1 * self.has_positions,
-                "attention": "eager" if self.eager_alone else "flash",
-            }
+            own |= {"dropout": 0.1 * self.has_positions, "attention": "eager" if self.eager_alone else "flash"}
         return own
 
     @property
