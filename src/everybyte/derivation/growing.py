@@ -1,6 +1,5 @@
 """Whether a step's memory grows with a letter, by proof; and the largest size of it with which a peak stays below a bound."""
 
-from bisect import bisect_left
 from collections.abc import Callable
 
 from ..step.amount import Amount, Quotient
@@ -44,8 +43,12 @@ def largest(derivation, setup, letter: str, over: Callable[[int], int]):
                 f"fit.vary: {letter!r}, and {falls.text()} bytes are not known to grow with it; allowed: .at({letter}=...) at the "
                 "sizes that you want"
             )
-        numbers = range(r.first(r.low), r.last(r.high) + 1)
-        if fits := bisect_left(numbers, True, key=lambda n, r=r: over(r.last(n)) > 0):
-            fit.append(r.last(numbers[fits - 1]))
+        low, high = r.first(r.low), r.last(r.high)
+        if over(low) > 0:
+            continue
+        while low < high:
+            middle = max(r.last((low + high + 1) // 2), r.first(low + 1))
+            low, high = (middle, high) if over(middle) <= 0 else (low, r.last(middle - 1))
+        fit.append(low)
     following = [n for r in ranges if fit and (n := r.first(max(fit) + 1)) is not None]
     return max(fit, default=None), min(following, default=None), min(r.first(r.low) for r in ranges)

@@ -53,16 +53,14 @@ class Callout:
 class Carded(Callout):
     """A callout that is displayed as a card where there are widgets, and in its place until it lives, and on paper, as words."""
 
-    def card(self, cards):
-        """Its card, made by the module `cards`."""
+    def card(self):
+        """Its card, where there are widgets."""
         raise NotImplementedError
 
     def _repr_mimebundle_(self, **kwargs):
         data = {"text/plain": repr(self), "text/html": self._repr_html_()}
         if find_spec("anywidget"):
-            from . import cards
-
-            _SHOWN[self.head, type(self)] = shown = self.card(cards)
+            _SHOWN[self.head, type(self)] = shown = self.card()
             view = {"version_major": 2, "version_minor": 0, "model_id": shown.model_id}
             data["application/vnd.jupyter.widget-view+json"] = view
         return data

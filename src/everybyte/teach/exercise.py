@@ -186,7 +186,9 @@ class Asked(Carded):
 
     exercise: Exercise
 
-    def card(self, cards):
+    def card(self):
+        from . import cards
+
         return cards.exercise(self.exercise, lambda said: check(self.exercise.id, said))
 
 

@@ -33,7 +33,9 @@ class Prediction(Carded):
         """Of the book: "P12.1"."""
         return self.head.removeprefix("Prediction ")
 
-    def card(self, cards):
+    def card(self):
+        from . import cards
+
         return cards.asked(self, lambda said: predict(self.id, said, self.question, unit=self.unit))
 
     def reveal(self, value: float | Fraction) -> Callout:
@@ -58,7 +60,9 @@ class Answer(Carded):
             return shown
         return f"<details><summary>{escape(self.head)}: show the answer, without a guess</summary>{shown}</details>"
 
-    def card(self, cards):
+    def card(self):
+        from . import cards
+
         return cards.answered(self)
 
     def _repr_mimebundle_(self, **kwargs):
