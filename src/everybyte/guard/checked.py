@@ -55,10 +55,8 @@ class Checked:
     def __init__(self, kept: Kept, store: str | os.PathLike, update: bool = False):
         self.kept, self.store, self.update = kept, Path(store), update
         self.peak, self.reserved = Size(kept.peak), Size(kept.reserved)
-        self.peak.lines = self.reserved.lines = [
-            f"at the peak, in {kept.at}:",
-            *repr(kept.table()).splitlines()[2:],
-        ]  # pytest shows eight
+        lived = repr(kept.table()).splitlines()[2:]
+        self.peak.lines = self.reserved.lines = [f"at the peak, in {kept.at}:", *lived]  # pytest shows eight
 
     def __repr__(self):
         return f"Checked({self.kept.of}: {self.peak!r})"

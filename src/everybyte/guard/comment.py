@@ -38,23 +38,10 @@ def comment(moved: Moved, name: str = "memory") -> str:
         f"{_code(change.after.of)}, rehearsed as on {change.after.gpu} without a GPU.",
         *(f"Not the same: {_plain(text)}." for text in change.differs),
     ]
-    return "\n".join(
-        [
-            MARK.format(name),
-            f"**{_plain(moved.headline)}**",
-            "",
-            *([*table, ""] if rows else []),
-            f"{peaks}. {_at(change)}",
-            "",
-            *notes,
-            "",
-        ]
-    )
-
-
-def _at(change):
     was, now = change.before.at, change.after.at
-    return f"It is in {now}." if was == now else f"It was in {was}, and is in {now}."
+    at = f"It is in {now}." if was == now else f"It was in {was}, and is in {now}."
+    head = [MARK.format(name), f"**{_plain(moved.headline)}**", "", *([*table, ""] if rows else [])]
+    return "\n".join([*head, f"{peaks}. {at}", "", *notes, ""])
 
 
 def _code(text: str) -> str:

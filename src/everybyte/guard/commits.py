@@ -11,7 +11,7 @@ import subprocess
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from .. import units
@@ -22,14 +22,7 @@ from ..rehearsal import ScriptRehearsal, rehearse_script, reports
 from .kept import Change, Kept
 
 #: Variables by which git would be told of another repository than the one that is asked.
-_GIT = (
-    "GIT_DIR",
-    "GIT_WORK_TREE",
-    "GIT_INDEX_FILE",
-    "GIT_OBJECT_DIRECTORY",
-    "GIT_ALTERNATE_OBJECT_DIRECTORIES",
-    "GIT_PREFIX",
-)
+_GIT = "GIT_DIR GIT_WORK_TREE GIT_INDEX_FILE GIT_OBJECT_DIRECTORY GIT_ALTERNATE_OBJECT_DIRECTORIES GIT_PREFIX".split()
 
 
 @dataclass(frozen=True)
@@ -59,17 +52,12 @@ class Moved(Shown):
 
     def as_dict(self) -> dict:
         """As JSON."""
-        return {
-            "base": vars(self.base),
-            "head": vars(self.head),
-            "change": self.change.as_dict(),
-            "largest": self.largest,
-        }
+        ends = {"base": vars(self.base), "head": vars(self.head)}
+        return ends | {"change": self.change.as_dict(), "largest": self.largest}
 
     def table(self) -> Table:
         """The lines that moved."""
-        table = self.change.table()
-        return Table(table.columns, table.rows, f"{self.headline}, from {self.base} to {self.head}")
+        return replace(self.change.table(), caption=f"{self.headline}, from {self.base} to {self.head}")
 
     @property
     def headline(self) -> str:
@@ -107,16 +95,13 @@ class Found(Shown):
             {"commit": commit.name, "title": commit.title, ("peak" if isinstance(said, int) else "skipped"): said}
             for commit, said in self.tried.items()
         ]
-        return {
-            "found": self.moved.as_dict() if self.moved else None, "good": self.ends[0], "bad": self.ends[1], "tried": tried,
-            "between": [commit.name for commit in self.between],
-        }  # fmt: skip
+        found = {"found": self.moved.as_dict() if self.moved else None, "good": self.ends[0], "bad": self.ends[1]}
+        return found | {"tried": tried, "between": [commit.name for commit in self.between]}
 
     def table(self) -> Table:
         """The lines that moved at the commit; where none did, what was tried."""
         if self.moved:
-            table = self.moved.change.table()
-            return Table(table.columns, table.rows, f"{self.moved.head}: {self.moved.headline}")
+            return replace(self.moved.change.table(), caption=f"{self.moved.head}: {self.moved.headline}")
         rows = [
             [str(commit), said if isinstance(said, int) else "", said if isinstance(said, str) else units.text(said)]
             for commit, said in self.tried.items()
@@ -172,12 +157,8 @@ class Copy:
 
     def told(self, found: ScriptRehearsal, cwd: Path) -> Kept:
         """A rehearsal in this copy, as it is kept. Raises as `kept` does."""
-        held = [
-            row
-            for process in found.processes
-            for device in process["devices"]
-            for row in (device["peak"] or {}).get("held", ())
-        ]
+        peaks = (device["peak"] or {} for process in found.processes for device in process["devices"])
+        held = [row for peak in peaks for row in peak.get("held", ())]
         others = {line for row in held for line in (row["line"], row.get("forward"))}
         if theirs := sorted(line for line in others if line and line.startswith(f"{self.top}{os.sep}")):
             raise ValueError(f"command: {checks.shown(' '.join(found.command))} runs {theirs[0]}, and not the commit's; "
@@ -206,16 +187,8 @@ def _git(folder: Path, *words: str) -> str:
     if shutil.which("git") is None:
         raise ValueError("git: it is not on this machine; allowed: install git, and say it again")
     kept = {name: value for name, value in os.environ.items() if name not in _GIT} | {"GIT_LFS_SKIP_SMUDGE": "1"}
-    command = [
-        "git",
-        "-C",
-        str(folder),
-        "-c",
-        f"core.hooksPath={os.devnull}",
-        "-c",
-        "advice.detachedHead=false",
-        *words,
-    ]
+    quiet = ("-c", f"core.hooksPath={os.devnull}", "-c", "advice.detachedHead=false")
+    command = ["git", "-C", str(folder), *quiet, *words]
     done = children.run(command, environment=kept, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     said, errors = (text.decode(errors="replace") for text in (done.stdout, done.stderr))
     if done.returncode:
@@ -281,12 +254,9 @@ def _largest(copy, commit, command, gpu, largest, value, options):
     if found.last and found.last.value == value:
         return copy.told(found.last.found, cwd), value, found.value
     words, variables = scripts.filled(command, {name: value})
-    options = {option: said for option, said in options.items() if option != "memory"} | {"memory": scripts.WIDE}
-    return (
-        copy.told(rehearse_script(words, gpu, cwd=cwd, quiet=True, environment=variables, **options), cwd),
-        value,
-        found.value,
-    )
+    options = options | {"memory": scripts.WIDE}
+    ran = rehearse_script(words, gpu, cwd=cwd, quiet=True, environment=variables, **options)
+    return copy.told(ran, cwd), value, found.value
 
 
 def bisect(
@@ -313,58 +283,38 @@ def bisect(
             f"bisect: {last} does not come after {first} by first parents; allowed: a commit, and a later one of its branch"
         )
     line = [first, *(commit(folder, name) for name in names)]
+    known: dict[int, Kept | str] = {}  # place in the line -> the peak kept there, or why there is none
     with _copy(folder, carried) as copy:
-        search = _Search(copy, line, command, gpu, options, say or (lambda text: None))
-        for end in (0, len(line) - 1):
-            if isinstance(said := search.at(end), str):
-                raise ValueError(f"{said} (at {line[end]})")
-        return search.found(over)
+
+        def at(place):
+            if place not in known:
+                try:
+                    known[place] = copy.kept(line[place], command, gpu, **options)
+                except (ValueError, reports.Lost) as error:
+                    known[place] = str(error)
+                if say:
+                    kept = known[place]
+                    say(f"{line[place]}: {kept if isinstance(kept, str) else units.exact(kept.peak)}")
+            return known[place]
+
+        low, high = _around(line, at, over)
+        moved = Moved(line[low], line[high], Change(at(low), at(high))) if low < high else None
+    tried = {line[place]: kept if isinstance(kept, str) else kept.peak for place, kept in sorted(known.items())}
+    return Found(moved, (at(0).peak, at(len(line) - 1).peak), tried, tuple(line[low + 1 : high]))
 
 
-class _Search:
-    """A search in a line of commits, which remembers what it has rehearsed."""
-
-    def __init__(self, copy, line, command, gpu, options, say):
-        self.copy, self.line, self.asked, self.options, self.say, self.known = (
-            copy,
-            line,
-            (command, gpu),
-            options,
-            say,
-            {},
-        )
-
-    def at(self, place):
-        """The peak kept at a place, or why there is none."""
-        if place not in self.known:
-            try:
-                self.known[place] = self.copy.kept(self.line[place], *self.asked, **self.options)
-            except (ValueError, reports.Lost) as error:
-                self.known[place] = str(error)
-            kept = self.known[place]
-            self.say(f"{self.line[place]}: {kept if isinstance(kept, str) else units.exact(kept.peak)}")
-        return self.known[place]
-
-    def found(self, over):
-        low, high = 0, len(self.line) - 1
-        first, last = self.at(low), self.at(high)
-        if abs(last.peak - first.peak) <= over:
-            return self._told(None, (first, last))
-        while middle := self._between(low, high):
-            if abs(self.at(middle).peak - first.peak) > over:
-                high = middle
-            else:
-                low = middle
-        moved = Moved(self.line[low], self.line[high], Change(self.at(low), self.at(high)))
-        return self._told(moved, (first, last), self.line[low + 1 : high])
-
-    def _between(self, low, high):
-        """The place nearest the middle of two that has a peak; None where there is none."""
+def _around(line, at, over):
+    """(the last place in a line of commits before its peak moved, the first after that); the same where it did not."""
+    low, high = 0, len(line) - 1
+    for end in (low, high):
+        if isinstance(said := at(end), str):
+            raise ValueError(f"{said} (at {line[end]})")
+    good = at(low).peak
+    if abs(at(high).peak - good) <= over:
+        return low, low
+    while True:
         places = sorted(range(low + 1, high), key=lambda place: abs(2 * place - low - high))
-        return next((place for place in places if isinstance(self.at(place), Kept)), None)
-
-    def _told(self, moved, ends, between=()):
-        tried = {
-            self.line[place]: said if isinstance(said, str) else said.peak for place, said in sorted(self.known.items())
-        }
-        return Found(moved, (ends[0].peak, ends[1].peak), tried, tuple(between))
+        middle = next((place for place in places if isinstance(at(place), Kept)), None)  # others have no peak
+        if middle is None:
+            return low, high
+        low, high = (low, middle) if abs(at(middle).peak - good) > over else (middle, high)

@@ -100,9 +100,8 @@ class Kept:
     def of_witness(cls, found: Any) -> "Kept":
         """A budget or a dry run, by its parts."""
         said = found.as_dict()
-        lines = (
-            Line(name, bytes=size) for name, size in sorted(said["parts"].items(), key=lambda part: -part[1]) if size
-        )
+        parts = sorted(said["parts"].items(), key=lambda part: -part[1])
+        lines = (Line(name, bytes=size) for name, size in parts if size)
         usual = Setup().as_dict()
         asked = [f"{name}={value}" for name, value in said["setup"].items() if value != usual.get(name)]
         return cls(
@@ -206,11 +205,7 @@ class Change(Shown):
         said = f"peak {signed(self.bytes)}"
         if line is None or size == self.bytes:
             return f"{said} in {line}" if line else said
-        return (
-            f"{said}, of it {signed(size)} in {line}"
-            if abs(size) < abs(self.bytes)
-            else f"{said}; {signed(size)} in {line}"
-        )
+        return f"{said}{', of it' if abs(size) < abs(self.bytes) else ';'} {signed(size)} in {line}"
 
     @property
     def differs(self) -> list[str]:
@@ -228,11 +223,7 @@ class Change(Shown):
 
     def as_dict(self) -> dict:
         """As JSON."""
-        rows = [
-            {"bytes": size}
-            | {name: value for name, value in asdict(line).items() if name in ("where", "code", "inner")}
-            for size, line in self.rows
-        ]
+        rows = [{"bytes": n, "where": line.where, "code": line.code, "inner": line.inner} for n, line in self.rows]
         sides = {
             side: {"peak": kept.peak, "reserved": kept.reserved, "at": kept.at}
             for side, kept in (("before", self.before), ("after", self.after))
@@ -246,23 +237,18 @@ class Change(Shown):
         if rest := found[rows:]:
             size = sum(size for size, _ in rest)
             shown.append([signed(size), f"{size:+,}", f"{len(rest)} more", ""])
-        shown.append(
-            [
-                signed(self.bytes),
-                f"{self.bytes:+,}",
-                f"{self.before.peak:,} to {self.after.peak:,}",
-                _moved(self.before.at, self.after.at),
-            ]
+        was, now = self.before, self.after
+        at = (
+            f"at the peak, in {now.at}"
+            if was.at == now.at
+            else f"at the peak, which was in {was.at}, and is in {now.at}"
         )
+        shown.append([signed(self.bytes), f"{self.bytes:+,}", f"{was.peak:,} to {now.peak:,}", at])
         return Table(["moved", "bytes", "where", ""], shown, self.headline)
 
     def said(self) -> list[str]:
         """What else differs."""
         return [f"Not the same: {text}" for text in self.differs]
-
-
-def _moved(was, now):
-    return f"at the peak, in {now}" if was == now else f"at the peak, which was in {was}, and is in {now}"
 
 
 #: By what a line is found again, the surest first.
