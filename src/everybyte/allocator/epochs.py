@@ -3,8 +3,8 @@
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 
-from .playing import Request, condition
-from .settings import Settings, settings
+from .playing import Player, Request
+from .settings import Settings
 from .simulator import Allocator, OutOfMemory
 
 
@@ -45,78 +45,44 @@ def play_epoch(
         steps: (what names its requests, a function that gives them) each. configuration, memory, total: as for `Allocator`.
         clear: after how many steps `torch.cuda.empty_cache()` is called; 0: never.
     """
-    chosen = settings(configuration) if isinstance(configuration, str) else configuration
-    playing = _Playing(Allocator(chosen, memory, total))
-    playing.run(beginning)
-    known: dict[Hashable, tuple[int, int, int]] = {}
+    allocator = Allocator(configuration, memory, total)
+    player = Player(allocator)
+    failed = _most(player, beginning)[1]
+    known: dict[Hashable, tuple[int, ...]] = {}
     rows: list[tuple[int, ...]] = []
-    state = None
+    state, played = None, 0
     for number, (name, requests) in enumerate(steps, 1):
-        if (found := known.get(name)) is None and playing.failed is None:
-            found, state = _step(playing, requests(), name, known, state)
-        allocator = playing.allocator
-        if clear and number % clear == 0:
-            before = len(allocator.log)
-            allocator.empty_cache()
-            if len(allocator.log) > before:
+        if (found := known.get(name)) is None and failed is None:
+            before = (len(allocator.log), allocator.retries, state if known else player.state())
+            found, failed = _most(player, requests())
+            played, state = played + 1, player.state()
+            if before == (len(allocator.log), allocator.retries, state):
+                known[name] = found
+            else:
                 known.clear()
-        rows.append(
-            (
-                *(found or (allocator.reserved, allocator.allocated, allocator.requested)),
-                allocator.reserved,
-                allocator.retries,
-            )
-        )
-        if playing.failed is not None:
+        if clear and number % clear == 0:
+            asked = len(allocator.log)
+            allocator.empty_cache()
+            if len(allocator.log) > asked:
+                known.clear()
+        rows.append((*(found or _counts(allocator)), allocator.reserved, allocator.retries))
+        if failed is not None:
             break
     reserved, allocated, requested, kept, retries = ([row[i] for row in rows] for i in range(5))
-    segments = len(playing.allocator.segments)
-    return Epoch(reserved, allocated, requested, kept, retries, segments, playing.failed, playing.steps)
+    return Epoch(reserved, allocated, requested, kept, retries, len(allocator.segments), failed, played)
 
 
-def _step(playing, requests, name, known, state):
-    """(the most reserved, allocated and requested in a step, the state after it); what is known, where it changes nothing, grows."""
-    if not known:
-        state = playing.state()
-    log, retries = len(playing.allocator.log), playing.allocator.retries
-    found = playing.run(requests)
-    playing.steps += 1
-    after = playing.state()
-    if (log, retries, state) == (len(playing.allocator.log), playing.allocator.retries, after):
-        known[name] = found
-    else:
-        known.clear()
-    return found, after
+def _counts(allocator):
+    return allocator.reserved, allocator.allocated, allocator.requested
 
 
-class _Playing:
-    """An allocator, and where each key's blocks are.
-
-    Attributes:
-        steps: how many were played. failed: where the memory ran out.
-    """
-
-    def __init__(self, allocator):
-        self.allocator, self.steps, self.failed = allocator, 0, None
-        self._here: dict[int, list[int]] = {}
-
-    def run(self, requests):
-        """The most bytes reserved, allocated and requested."""
-        allocator, here = self.allocator, self._here
-        reserved, allocated, requested = allocator.reserved, allocator.allocated, allocator.requested
-        try:
-            for key, size, stream in requests:
-                if size:
-                    here.setdefault(key, []).append(allocator.malloc(size, stream))
-                    reserved = max(reserved, allocator.reserved)
-                    allocated = max(allocated, allocator.allocated)
-                    requested = max(requested, allocator.requested)
-                elif places := here.get(key):
-                    allocator.free(places.pop(0))
-        except OutOfMemory as error:
-            self.failed = error
-        return reserved, allocated, requested
-
-    def state(self):
-        """All that what follows depends on."""
-        return condition(self.allocator, self._here)
+def _most(player, requests):
+    """(the most bytes reserved, allocated and requested as these are served, where the memory ran out or None)."""
+    most = _counts(player.allocator)
+    try:
+        for size in player.run(requests):
+            if size:
+                most = tuple(map(max, most, _counts(player.allocator)))
+    except OutOfMemory as error:
+        return most, error
+    return most, None

@@ -1,13 +1,13 @@
 """Play a training step's requests through the allocator: what it reserves, and why that is more than the tensors."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple
 
 from ..common.tables import Shown, Table, sized
 from ..units import text
-from .settings import Settings, settings
+from .settings import Settings
 from .simulator import Allocator, OutOfMemory
 
 #: The number of steps played: after the second, the same requests get the same blocks again.
@@ -115,13 +115,12 @@ def play(
         configuration, memory, total: as for `Allocator`. steps: how many, with the first. clear: whether the cache is emptied
             after each, as by `torch.cuda.empty_cache()`.
     """
-    chosen = settings(configuration) if isinstance(configuration, str) else configuration
-    player = _Player(Allocator(chosen, memory, total))
+    player = _Measured(Allocator(configuration, memory, total))
     parts = [requests.beginning, *([requests.first, *[requests.steady] * (steps - 1)] if steps else [])]
     highest, failed, before = [], None, None
     for number, part in enumerate(parts, 1):
         try:
-            highest.append(player.run(part))
+            highest.append(player.measure(part))
             if clear:
                 player.allocator.empty_cache()
         except OutOfMemory as error:
@@ -129,61 +128,71 @@ def play(
             failed = error
             player.look()
             break
-        stood, before = before, player.state()
+        stood, before = before, (player.state(), player.rounded, len(player.allocator.log))
         if part is requests.steady and stood == before:
             highest += highest[-1:] * (len(parts) - number)  # each step from here on begins and ends the same
             break
     return Reserved(
-        settings=chosen, steps=highest, reserved=max(highest), live=player.live, allocator=player.allocator, failed=failed,
+        settings=player.allocator.settings, steps=highest, reserved=max(highest), live=player.live, allocator=player.allocator, failed=failed,
         **player.highest,
     )  # fmt: skip
 
 
-def condition(allocator: Allocator, here: Mapping[int, Sequence]) -> object:
-    """All that what follows depends on; no two are equal where it depends on ages. here: what each key has."""
-    if allocator.settings.garbage_collection_threshold:
-        return object()
-    free = {key: (tuple(pool.free), tuple(pool.unmapped)) for key, pool in allocator.pools.items()}
-    return {key: tuple(places) for key, places in here.items() if places}, free
+class Player:
+    """An allocator that serves requests, and where each key's blocks are, the oldest first. rounded: bytes of what they hold, rounded."""
 
+    def __init__(self, allocator: Allocator):
+        self.allocator, self.rounded = allocator, 0
+        self._here: dict[int, list[tuple[int, int]]] = {}  # of each key (address, bytes rounded)
 
-class _Player:
-    def __init__(self, allocator):
-        self.allocator, self.live, self.highest = allocator, [], {}
-        self._here: dict[int, list[tuple[int, int]]] = {}  # of each key (address, bytes rounded), the oldest first
-        self._rounded = 0
-
-    def run(self, requests: Iterable[Request]) -> int:
-        """Run one part; return the most bytes reserved in it. Note the state when the most was allocated."""
-        allocator, here, most, top = self.allocator, self._here, self.allocator.reserved, -1
-        self.live = live = []
+    def run(self, requests: Iterable[Request]) -> Iterator[int]:
+        """Serve requests, one after another; after each, its bytes, 0 where it frees."""
+        allocator, here = self.allocator, self._here
         for key, size, stream in requests:
             if size:
                 block = allocator.settings.rounded(size)
                 here.setdefault(key, []).append((allocator.malloc(size, stream), block))
-                self._rounded += block
-                most = max(most, allocator.reserved)
-                if allocator.allocated > top:
-                    top = allocator.allocated
-                    self.look()
+                self.rounded += block
             elif here.get(key):
                 address, block = here[key].pop(0)
-                self._rounded -= block
+                self.rounded -= block
                 allocator.free(address)
+            yield size
+
+    def state(self) -> object:
+        """All that what follows depends on; no two are equal where it depends on ages."""
+        if self.allocator.settings.garbage_collection_threshold:
+            return object()
+        free = {key: (tuple(pool.free), tuple(pool.unmapped)) for key, pool in self.allocator.pools.items()}
+        return {key: tuple(address for address, _ in places) for key, places in self._here.items() if places}, free
+
+
+class _Measured(Player):
+    """A player that notes what `Reserved` has of a part. live: after each request; highest: when the most was allocated."""
+
+    def __init__(self, allocator):
+        super().__init__(allocator)
+        self.live, self.highest = [], {}
+
+    def measure(self, requests):
+        """Run one part; return the most bytes reserved in it."""
+        allocator, most, top = self.allocator, self.allocator.reserved, -1
+        self.live = live = []
+        for _ in self.run(requests):
+            most = max(most, allocator.reserved)
+            if allocator.allocated > top:
+                top = allocator.allocated
+                self.look()
             live.append((allocator.requested, allocator.allocated, allocator.reserved))
         return most
-
-    def state(self):
-        """All that what follows depends on, and how often the driver was asked."""
-        return condition(self.allocator, self._here), len(self.allocator.log)
 
     def look(self):
         """Note the terms of what is reserved now."""
         allocator = self.allocator
         self.highest = {
             "requested": allocator.requested,
-            "rounding": self._rounded - allocator.requested,
-            "unsplit": allocator.allocated - self._rounded,
+            "rounding": self.rounded - allocator.requested,
+            "unsplit": allocator.allocated - self.rounded,
             "cached": allocator.reserved - allocator.allocated,
             "largest_free": max((pool.free[-1][0] for pool in allocator.pools.values() if pool.free), default=0),
             "segments": len(allocator.segments),
