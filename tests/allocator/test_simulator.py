@@ -138,21 +138,15 @@ def test_large_blocks_that_are_not_split():
     assert a.retries == 1
 
 
-def test_other_streams_are_waited_for():
-    a = Allocator(events_pass=False)
+def test_a_block_that_waits_for_other_streams_serves_nobody():
+    a = Allocator()
     address = a.malloc(30 * MIB)
-    a.record_stream(address, 7)
-    a.free(address)
-    assert (a.allocated, a.active, a.requested) == (0, 30 * MIB, 30 * MIB)
+    waiting = a.let_go(address)
+    assert (a.allocated, a.requested) == (0, 30 * MIB)
     assert a.malloc(30 * MIB) != address
-    a.finish(7)
+    a.complete(waiting)
+    assert a.malloc(30 * MIB, stream=7) != address  # a stream has blocks of its own
     assert a.malloc(30 * MIB) == address
-    passing = Allocator()
-    address = passing.malloc(30 * MIB)
-    passing.record_stream(address, 7)
-    passing.free(address)
-    assert passing.malloc(30 * MIB) == address
-    assert passing.malloc(30 * MIB, stream=7) != address  # a stream has blocks of its own
 
 
 def test_a_share_of_the_gpu_and_collection_before_the_driver_is_asked():

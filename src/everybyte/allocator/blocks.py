@@ -18,7 +18,7 @@ class Block:
         before, after: its neighbors in the segment, None at an end.
         state: `FREE`, `ALLOCATED`, or `WAITING` for other streams that may still use it.
         requested: the request's bytes, while it is allocated or waiting.
-        uses: other streams that use it. events: how many it waits for. age: the count of its pool's searches when it became free.
+        age: the count of its pool's searches when it became free.
     """
 
     address: int
@@ -30,8 +30,6 @@ class Block:
     after: Any = None
     state: str = FREE
     requested: int = 0
-    uses: tuple[int, ...] = ()
-    events: int = 0
     age: int = 0
 
     @property

@@ -13,8 +13,8 @@ class Driver:
         memory: bytes of the GPU; None for no limit. used: allocated bytes.
     """
 
-    def __init__(self, memory: int | None = None, start: int = 0):
-        self.memory, self.used, self._start = memory, 0, start
+    def __init__(self, memory: int | None = None):
+        self.memory, self.used = memory, 0
         self._ranges: list[tuple[int, int]] = []  # (address, bytes), in order
 
     def take(self, size: int) -> int | None:
@@ -29,7 +29,7 @@ class Driver:
 
     def reserve(self, size: int) -> int:
         """Reserve a range of `size` bytes of addresses without memory, and return its address."""
-        at, place = self._start, len(self._ranges)
+        at, place = 0, len(self._ranges)
         for number, (address, length) in enumerate(self._ranges):
             if at + size <= address:
                 place = number

@@ -54,7 +54,7 @@ def replay(
         start: the segments before the first event, from `before`; none where the history is whole.
     """
     told = _Told()
-    allocator = Allocator(configuration, total=total, driver=told, events_pass=False)
+    allocator = Allocator(configuration, total=total, driver=told)
     for segment in start:
         _stand(allocator, *segment)
     found, waiting = Replayed(allocator), {}

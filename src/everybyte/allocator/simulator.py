@@ -4,8 +4,6 @@ Source: PyTorch 2.13, `c10/cuda/CUDACachingAllocator.cpp`; each rule names its f
 CUDA graphs and of `torch.cuda.MemPool`, and the driver's own allocator (`backend:cudaMallocAsync`).
 """
 
-from collections import deque
-
 from .blocks import ALLOCATED, FREE, WAITING, Block, Pool
 from .driver import Driver
 from .settings import ROUNDING, SMALL, SMALL_SEGMENT, Settings, settings
@@ -32,18 +30,17 @@ class OutOfMemory(RuntimeError):
 
 
 class Allocator:
-    """One GPU's allocator.
+    """One GPU's allocator. Other streams are taken to be done with a block as soon as it is freed.
 
     Args:
         configuration: `Settings`, or the text of `PYTORCH_ALLOC_CONF`.
         memory: the driver's bytes for this process; None for no limit.
         total: bytes of the GPU, of which `per_process_memory_fraction` is a share; by default `memory`.
         driver: gives the addresses; by default the lowest free ones.
-        events_pass: whether other streams are done with a block as soon as it is freed; else after `finish`.
 
     Attributes:
-        requested, allocated, active, reserved: bytes asked for; in the blocks that serve them; with blocks that still wait for
-            other streams; with what is kept for later. `requested` counts, as PyTorch does, until other streams are done.
+        requested, allocated, reserved: bytes asked for, as PyTorch counts them until other streams are done; in the blocks that serve
+            them; with what is kept for later.
         retries: how often all that was kept was given back to serve a request. log: (action, address, bytes) of each request to
             the driver: `segment_alloc`, `segment_free`, `segment_map`, `segment_unmap`.
         segments: the first block of each, by the segment's address. live: allocated blocks, by address.
@@ -55,18 +52,15 @@ class Allocator:
         memory: int | None = None,
         total: int | None = None,
         driver: Driver | None = None,
-        events_pass: bool = True,
     ):
         self.settings = settings(configuration) if isinstance(configuration, str) else configuration
         self.driver = driver or Driver(memory)
         self.total = total if total is not None else memory
-        self.events_pass = events_pass
-        self.requested = self.allocated = self.active = self.reserved = self.retries = 0
+        self.requested = self.allocated = self.reserved = self.retries = 0
         self.log: list[tuple[str, int, int]] = []
         self.pools: dict[tuple[int, bool], Pool] = {}
         self.segments: dict[int, Block] = {}
         self.live: dict[int, Block] = {}
-        self._events: dict[int, deque] = {}  # of each stream: blocks that wait for it
         self._searches = {True: 0, False: 0}
         self._serial = 0
         share = self.settings.per_process_memory_fraction
@@ -82,8 +76,6 @@ class Allocator:
         Raises:
             OutOfMemory: where the driver has no more memory, and the cache too little to free.
         """
-        if self.events_pass:
-            self.finish()
         wanted = self.settings.rounded(size)
         pool = self.pool(stream, wanted <= SMALL)
         if self._collects:
@@ -106,25 +98,17 @@ class Allocator:
         self.live[block.address] = block
         self.requested += size
         self.allocated += block.size
-        self.active += block.size
 
     def free(self, address: int) -> None:
-        """Free a block; it can serve again once no other stream uses it. Source: `free`.
+        """Free a block; it can serve again. Source: `free`.
 
         Raises:
             ValueError: where no allocated block begins there.
         """
-        block = self.let_go(address)
-        if not block.uses:
-            self.complete(block)
-            return
-        block.events = len(block.uses)
-        for stream in block.uses:
-            self._events.setdefault(stream, deque()).append(block)
-        block.uses = ()
+        self.complete(self.let_go(address))
 
     def let_go(self, address: int) -> Block:
-        """The first half of `free`: the block is no longer allocated, and not yet free."""
+        """The first half of `free`: the block is no longer allocated, and not yet free, as long as other streams may use it."""
         block = self.live.pop(address, None)
         if block is None:
             raise ValueError(f"Allocator.free: no block is allocated at {address}; allowed: what malloc gave, once")
@@ -135,30 +119,12 @@ class Allocator:
     def complete(self, block: Block) -> None:
         """The second half of `free`: the block can serve again, with its free neighbors. Source: `free_block`."""
         self.requested -= block.requested
-        self.active -= block.size
         block.state, block.requested = FREE, 0
         self._merge(block)
         block.pool.put(self._aged(block))
 
-    def record_stream(self, address: int, stream: int) -> None:
-        """Note that another stream uses a block: when freed, it waits for that stream. Source: `recordStream`."""
-        block = self.live[address]
-        if stream != block.pool.stream and stream not in block.uses:
-            block.uses = (*block.uses, stream)
-
-    def finish(self, stream: int | None = None) -> None:
-        """Free the blocks that wait for a stream, by default for any. Source: `process_events`."""
-        for name in self._events if stream is None else (stream,):
-            queue = self._events.get(name, ())
-            while queue:
-                block = queue.popleft()
-                block.events -= 1
-                if not block.events:
-                    self.complete(block)
-
     def empty_cache(self) -> None:
         """Return unused segments, and unused pages of growing ones, to the driver. Source: `emptyCache`."""
-        self.finish()
         for small in (False, True):
             for pool in [p for (_, s), p in sorted(self.pools.items()) if s is small]:
                 self._release_blocks(pool)
