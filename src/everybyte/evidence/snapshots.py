@@ -5,10 +5,10 @@ Source of its format: PyTorch 2.13, `torch/csrc/cuda/memory_snapshot.cpp` and `t
 
 import os
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -94,12 +94,9 @@ class Memory(Shown):
     @cached_property
     def live(self) -> list[int]:
         """Live requested bytes: before the first event, and after each event."""
-        now = sum(size for size, _ in self._start.values())
-        found = [now]
-        for action, _, size, _ in self.events:
-            now += size if action == "alloc" else -size if action == "free_requested" else 0
-            found.append(now)
-        return found
+        signs = {"alloc": 1, "free_requested": -1}
+        changes = (signs.get(action, 0) * size for action, _, size, _ in self.events)
+        return list(accumulate(changes, initial=sum(size for size, _ in self._start.values())))
 
     @cached_property
     def peak_event(self) -> int:
@@ -111,11 +108,11 @@ class Memory(Shown):
         """The most live bytes."""
         return self.live[self.peak_event]
 
-    def alive(self, event: int | None = None) -> dict[int, tuple[int, Frames | None]]:
-        """{address: (bytes requested, frames)} of what lived after a number of events, by default at the peak."""
+    def alive(self) -> dict[int, tuple[int, Frames | None]]:
+        """{address: (bytes requested, frames)} of what lived at the peak."""
         return {
             address: self._start[address] if number is None else (size, self.frames[number])
-            for address, (size, number) in self._live(event).items()
+            for address, (size, number) in self._live().items()
         }
 
     def _live(self, event=None):
@@ -147,6 +144,9 @@ class Memory(Shown):
 
     def _made(self, address, number):
         return self.names.first[address] if number is None else self.names.of(number)
+
+    def _part(self, address, number):
+        return self._made(address, number).part
 
     def held(self, event: int | None = None) -> list[Held]:
         """What lived after a number of events, by default at the peak, by the line that requested it; most bytes first."""
@@ -248,24 +248,26 @@ class Memory(Shown):
         many = min(columns, last - first + 1)
         edges = [first + (last - first + 1) * column // many for column in range(many + 1)]
         tops = [max(range(a, b), key=self.live.__getitem__) for a, b in pairwise(edges)]
-        live = {
-            address: (size, self._made(address, number).part) for address, (size, number) in self._live(tops[0]).items()
-        }
-        sums, found, done = dict.fromkeys(sorted({part for _, part in live.values()}), 0), [], tops[0]
-        for size, part_of in live.values():
-            sums[part_of] += size
-        for top in tops:
-            for number in range(done, top):
-                action, address, size, _ = self.events[number]
+        return list(zip(tops, self.sums(tops), strict=True))
+
+    def sums(self, events: Sequence[int]) -> Iterator[dict[str, int]]:
+        """Live bytes of each part, after each of some numbers of events, ascending."""
+        done = events[0]
+        live = {address: (size, self._part(address, number)) for address, (size, number) in self._live(done).items()}
+        now = dict.fromkeys(sorted({name for _, name in live.values()}), 0)
+        for size, name in live.values():
+            now[name] += size
+        for until in events:
+            for number, (action, address, size, _) in enumerate(self.events[done:until], done):
                 if action == "alloc":
-                    live[address] = size, self.names.of(number).part
-                    sums[live[address][1]] = sums.get(live[address][1], 0) + size
+                    name = self._part(address, number)
+                    live[address] = size, name
+                    now[name] = now.get(name, 0) + size
                 elif action == "free_requested" and address in live:
-                    freed, part_of = live.pop(address)
-                    sums[part_of] -= freed
-            done = top
-            found.append((top, {name: size for name, size in sums.items() if size}))
-        return found
+                    freed, name = live.pop(address)
+                    now[name] -= freed
+            done = until
+            yield {name: size for name, size in now.items() if size}
 
     def table(self, rows: int = 12) -> Table:
         """What lived at the peak, by the line that requested it."""
@@ -284,22 +286,14 @@ class Memory(Shown):
         """What lived at the peak; what grows from step to step, and what keeps segments, where anything does."""
         found = [self.table()]
         if self.leaks:
-            rows = [
-                [
-                    g.where,
-                    g.part,
-                    g.blocks,
-                    g.bytes,
-                    text(g.bytes),
-                    f"{g.steps} steps" + ("" if g.equal else ", not alike"),
-                ]
-                for g in self.leaks
-            ]
+            rows = []
+            for g in self.leaks:
+                seen = f"{g.steps} steps" + ("" if g.equal else ", not alike")
+                rows.append([g.where, g.part, g.blocks, g.bytes, text(g.bytes), seen])
             size = sum(g.bytes for g in self.leaks)
             said = f"GPU {self.device}: each of {len(self.steps)} steps leaves {text(size)} behind"
-            found.append(
-                Table(["asked for in", "part", "blocks a step", "bytes a step", "size", "seen in"], rows, said)
-            )
+            columns = ["asked for in", "part", "blocks a step", "bytes a step", "size", "seen in"]
+            found.append(Table(columns, rows, said))
         if self.pinned:
             rows = [["; ".join(p.where[:3]), p.segments, p.bytes, p.free, text(p.free)] for p in self.pinned]
             said = f"GPU {self.device}: empty_cache() gives back {text(self.emptied)}; what blocks in use keep from going back:"

@@ -1,9 +1,9 @@
 """The memory of a rehearsed script over time, by part: of the step with the peak, from the allocator's history."""
 
 from bisect import bisect_left
-from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import accumulate
 
 from ..evidence import Memory
 from .owners import OTHER, PARTS, WORKSPACE
@@ -18,8 +18,11 @@ class Owned(Memory):
 
     of: Mapping[int, str] = field(default_factory=dict)
 
+    def _part(self, address, number):
+        return self.of.get(number, OTHER)
+
     def _made(self, address, number):
-        return super()._made(address, number)._replace(part=self.of.get(number, OTHER))
+        return super()._made(address, number)._replace(part=self._part(address, number))
 
 
 def owned(memory: Memory, lost: int, parts: Mapping[str, list[int]]) -> Owned:
@@ -73,10 +76,8 @@ def of_peak(memory: Owned, at: str, lost: int, marks: list[tuple[str, int]]) -> 
     Args:
         at: the phase of the peak, in words. lost: as of `owned`. marks: (moment, number of allocations by then), in order.
     """
-    made, numbers = lost, [lost]  # after each event, how many allocations there were
-    for action, *_ in memory.events:
-        made += action == "alloc"
-        numbers.append(made)
+    made = (action == "alloc" for action, *_ in memory.events)
+    numbers = list(accumulate(made, initial=lost))  # after each event, how many allocations there were
     ends = [(moment, bisect_left(numbers, count + 1) - 1) for moment, count in marks if lost <= count]
     steps = [place for moment, place in ends if moment == "after_step"]
     first = max((place for place in steps if place < memory.peak_event), default=0)
@@ -84,28 +85,9 @@ def of_peak(memory: Owned, at: str, lost: int, marks: list[tuple[str, int]]) -> 
     within = [(moment, place) for moment, place in ends if first < place <= last]
     every = max(1, (last - first) // PLACES)
     places = sorted({*range(first, last + 1, every), memory.peak_event, last, *(place for _, place in within)})
-    found = list(_by_part(memory, places))
+    found = list(memory.sums(places))
     order = [name for name in (*PARTS, WORKSPACE, OTHER) if any(now.get(name) for now in found)]
     lines = {name: [now.get(name, 0) for now in found] for name in order}
     return Timeline(
         lines, {moment: places.index(place) for moment, place in within}, places.index(memory.peak_event), at
     )
-
-
-def _by_part(memory, places) -> Iterator[dict[str, int]]:
-    """Part -> live bytes, after each of some numbers of events."""
-    wanted, now, standing = set(places), Counter(), {}
-    for address, (size, _) in memory.alive(0).items():
-        standing[address] = size, OTHER
-        now[OTHER] += size
-    if 0 in wanted:
-        yield dict(now)
-    for number, (action, address, size, _) in enumerate(memory.events):
-        if action == "alloc":
-            standing[address] = size, memory.of.get(number, OTHER)
-            now[memory.of.get(number, OTHER)] += size
-        elif action == "free_requested" and address in standing:
-            freed, part = standing.pop(address)
-            now[part] -= freed
-        if number + 1 in wanted:
-            yield dict(now)
