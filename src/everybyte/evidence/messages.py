@@ -7,19 +7,16 @@ that a warning of the allocator's says in bytes.
 import re
 import tomllib
 from dataclasses import dataclass, replace
-from importlib import resources
 from math import prod
 
-from ..common import checks, terminal
+from ..common import checks, files, terminal
 from ..units import UNITS
 from .tracebacks import traced
 
 _SIZE = r"(?<![0-9.])([0-9]+(?:\.[0-9]+)?) (bytes|[KMGT]i?B)"
 #: PyTorch's units are powers of 1024, also where its MPS backend wrote KB, MB and GB.
 _UNITS = {"bytes": 1} | {f"{letter}{i}B": UNITS[f"{letter}iB"] for letter in "KMGT" for i in ("i", "")}
-_PATTERNS = tomllib.loads(
-    resources.files(__package__).joinpath("messages.toml").read_text(encoding="utf-8").replace("SIZE", _SIZE)
-)
+_PATTERNS = tomllib.loads(files.text(__package__, "messages.toml").replace("SIZE", _SIZE))
 #: What PyTorch 2.13's allocator warns of before the error, in whole bytes.
 _EXACT = re.compile(
     r"trying to allocate (?P<asked>[0-9]{1,18}) bytes \(free: (?P<free>[0-9]{1,18}), total: (?P<capacity>[0-9]{1,18})\)"

@@ -13,17 +13,10 @@ from typing import NamedTuple
 from ..common import checks
 
 Frames = list[dict]
-#: Part of a step's memory -> a pattern of a frame's file, and one of its function; the first that matches, else activations.
-_MAKES = r"^(?:__init__|_apply|reset_parameters|from_pretrained|load_state_dict|to_empty)$"
-_PARTS = (
-    (
-        "optimizer",
-        re.compile(r"(?:^|/)torch/optim/|bitsandbytes/optim|/torchao/optim|optimizer\.py$"),
-        re.compile(r"(?!)"),
-    ),
-    ("parameters", re.compile(r"(?!)"), re.compile(_MAKES)),
-    ("communication", re.compile(r"(?:^|/)(?:torch/distributed|deepspeed)/"), re.compile(r"(?!)")),
-)
+#: Files of optimizers, and of what communicates; functions that make parameters.
+_OPTIMIZERS = re.compile(r"(?:^|/)torch/optim/|bitsandbytes/optim|/torchao/optim|optimizer\.py$")
+_COMMUNICATES = re.compile(r"(?:^|/)(?:torch/distributed|deepspeed)/")
+_MAKES = re.compile(r"^(?:__init__|_apply|reset_parameters|from_pretrained|load_state_dict|to_empty)$")
 #: Functions that move a whole module, by names that others have too: in these files.
 _MOVES, _MOVERS = ("to", "cuda"), re.compile(r"torch/nn/modules/module\.py$|modeling_utils\.py$|/accelerate/")
 #: A loss by its own name; a function of the script that is called so, where no module runs in it; and modules, which are no loss.
@@ -105,12 +98,13 @@ def part(frames: Frames | None) -> str:
     pythons = [frame for frame in frames if _PYTHON.search(_file(frame)) or not frame.get("filename")]
     if not pythons and any(_BACKWARD.search(str(frame.get("name", ""))) for frame in frames):
         return "gradients"
-    for name, file, function in _PARTS:
-        for frame in pythons:
-            called = str(frame.get("name", ""))
-            moves = name == "parameters" and called in _MOVES and _MOVERS.search(_file(frame))
-            if moves or file.search(_file(frame)) or function.match(called):
-                return name
+    called = [(_file(frame), str(frame.get("name", ""))) for frame in pythons]
+    if any(_OPTIMIZERS.search(file) for file, _ in called):
+        return "optimizer"
+    if any(_MAKES.match(name) or name in _MOVES and _MOVERS.search(file) for file, name in called):
+        return "parameters"
+    if any(_COMMUNICATES.search(file) for file, _ in called):
+        return "communication"
     return "loss" if _in_loss(pythons) else "activations"
 
 

@@ -28,14 +28,6 @@ _WORDS = {
 _BEGINS = re.compile(r"Traceback \(most recent call last\)")
 #: Phases in the order in which they are tried, each with patterns of a frame's file, function and text.
 _PHASES = files.toml(__package__, "phases.toml")
-_TRIED = [
-    (
-        phase,
-        {what: re.compile(pattern) for what, pattern in said.items() if what != "innermost"},
-        said.get("innermost", 0),
-    )
-    for phase, said in _PHASES.items()
-]
 
 
 class Trace(NamedTuple):
@@ -56,7 +48,8 @@ def traced(text: str, end: int) -> Trace:
     if not frames:
         phase = next((phase for phase, said in _WORDS.items() if said.search(before[-_NEAR:])), "")
         return Trace(phase, "", "", "")
-    phase = next((phase for phase, said, last in _TRIED if any(_is(frame, said) for frame in frames[-last:])), "")
+    tried = ((phase, said, frames[-said.get("innermost", 0) :]) for phase, said in _PHASES.items())
+    phase = next((phase for phase, said, last in tried if any(_is(frame, said) for frame in last)), "")
     inner = frames[::-1]
     line = naming.where(inner) if any(map(naming.script, inner)) else ""
     return Trace(phase, line, str(inner[0]["name"]), naming.part(inner))
@@ -81,4 +74,4 @@ def _is(frame, said):
     """Whether a frame is of a phase: one of its patterns is found in it."""
     file = frame["filename"].replace("\\", "/")
     looked = {"file": file, "function": frame["name"], "code": frame["code"]}
-    return any(pattern.search(looked[what]) for what, pattern in said.items())
+    return any(re.search(said[what], text) for what, text in looked.items() if what in said)
