@@ -41,7 +41,7 @@ assert rank or every == [0, 0 if os.environ["ALONE"] else 1]
 dist.broadcast_object_list(first)
 assert first == [("first", 0)]
 mine = [None]
-dist.scatter_object_list(mine, ["a", "b"] if rank == 0 else None)
+dist.scatter_object_list(scatter_object_output_list=mine, scatter_object_input_list=["a", "b"] if rank == 0 else None)
 assert mine == ["ab"[rank]]
 net = torch.nn.Linear(8, 8).cuda()
 optimizer = torch.optim.SGD(net.parameters(), 0.1)

@@ -4,7 +4,6 @@ No time passes on a GPU that does nothing, so whatever is timed is a tie. The fi
 where times are equal.
 """
 
-import functools
 import importlib.util
 import os
 import sys
@@ -47,15 +46,12 @@ def leave_out(rules) -> None:
 
 def note_what_is_written(jit) -> None:
     """Have Triton's kernels make unknown the constants that they are given: one may be what they write into."""
-    run = jit.JITFunction.run
 
-    @functools.wraps(run)
-    def _run(self, *args, **kwargs):
+    @others.instead(jit.JITFunction)
+    def run(original, self, *args, **kwargs):
         for content in others.contents:
             content.written([*args, *kwargs.values()])
-        return run(self, *args, **kwargs)
-
-    jit.JITFunction.run = _run
+        return original(self, *args, **kwargs)
 
 
 def first_that_runs(autotuner) -> None:
@@ -65,13 +61,14 @@ def first_that_runs(autotuner) -> None:
     asks for what the first one did.
     """
     tuner = autotuner.Autotuner
-    run, bench = tuner.run, tuner._bench
 
-    def _run(self, *args, **kwargs):
+    @others.instead(tuner)
+    def run(original, self, *args, **kwargs):
         self._found = False
-        return run(self, *args, **kwargs)
+        return original(self, *args, **kwargs)
 
-    def _bench(self, *args, config, **meta):
+    @others.instead(tuner)
+    def _bench(bench, self, *args, config, **meta):
         if self._found:
             return [float("inf")] * 3
         times = bench(self, *args, config=config, **meta)
@@ -84,19 +81,16 @@ def first_that_runs(autotuner) -> None:
         benchmark()
         return False
 
-    tuner.run, tuner._bench, tuner.check_disk_cache = _run, _bench, check_disk_cache
+    tuner.check_disk_cache = check_disk_cache
 
 
 def count_benchmarks(benchmarking) -> None:
     """Count what Inductor times; to 2.5 it does so by Triton's clock."""
-    clock = getattr(benchmarking, "InductorBenchmarker", benchmarking.TritonBenchmarker)
-    original = clock.benchmark_gpu
 
-    def benchmark_gpu(self, *args, **kwargs):
+    @others.instead(getattr(benchmarking, "InductorBenchmarker", benchmarking.TritonBenchmarker))
+    def benchmark_gpu(original, self, *args, **kwargs):
         _counts["benchmarks"] += 1
         return original(self, *args, **kwargs)
-
-    clock.benchmark_gpu = benchmark_gpu
 
 
 def choose_padding(pad_mm, padded: bool) -> None:
@@ -108,25 +102,20 @@ def choose_padding(pad_mm, padded: bool) -> None:
     if name is None:
         raise ValueError("rehearse.torch: 2.4 with torch.compile: what Inductor pads is not told there; allowed: 2.5 to 2.13, or a script "
                          "that does not compile")  # fmt: skip
-    original = getattr(pad_mm, name)
 
-    def is_padded_faster(key, plain, with_padding):
+    @others.instead(pad_mm, name=name)
+    def is_padded_faster(original, key, plain, with_padding):
         _counts["paddings"] += 1
         return original(key, plain, 0.0 if padded else with_padding)
-
-    setattr(pad_mm, name, is_padded_faster)
 
 
 def watch_graphs(torch) -> None:
     """Count the captures of CUDA graphs."""
-    graph = torch.cuda.graphs.CUDAGraph
-    original = graph.capture_begin
 
-    def capture_begin(self, *args, **kwargs):
+    @others.instead(torch.cuda.graphs.CUDAGraph)
+    def capture_begin(original, self, *args, **kwargs):
         _counts["graphs"] += 1
         return original(self, *args, **kwargs)
-
-    graph.capture_begin = capture_begin
 
 
 def in_pools(snapshot: dict, device: int) -> int:
@@ -166,15 +155,13 @@ def notes(peak_steps: list[int], pools: int) -> list[str]:
 
 def explain_missing_triton() -> None:
     """After the traceback of a script that fails for want of Triton, say what brings it."""
-    original = sys.excepthook
 
-    def excepthook(kind, error, trace):
+    @others.instead(sys)
+    def excepthook(original, kind, error, trace):
         original(kind, error, trace)
         if _wants_triton(error) and importlib.util.find_spec("triton") is None:
             print("everybyte: Triton is not in the environment of rehearsals; `everybyte rehearse --set-up` installs it (0.2 GB to "
                   "fetch); or, eagerly, which takes other memory: TORCHDYNAMO_DISABLE=1", file=sys.stderr)  # fmt: skip
-
-    sys.excepthook = excepthook
 
 
 def _wants_triton(error):

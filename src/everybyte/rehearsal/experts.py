@@ -17,10 +17,9 @@ def even(total: int, parts: int) -> list[int]:
 
 def in_megatron(dispatchers, note: Callable[[str], None]) -> None:
     """Have Megatron-LM's all-to-all dispatcher count evenly. The tensors that it counts with are its own, and its masks find that many."""
-    dispatcher = dispatchers.MoEAlltoAllTokenDispatcher
-    count, sort = dispatcher.preprocess, dispatchers.permute
 
-    def preprocess(self, routing_map):
+    @others.instead(dispatchers.MoEAlltoAllTokenDispatcher)
+    def preprocess(count, self, routing_map):
         found = count(self, routing_map)
         if not self.drop_and_pad:
             note(SAID)
@@ -36,30 +35,27 @@ def in_megatron(dispatchers, note: Callable[[str], None]) -> None:
                 _fill(self.num_global_tokens_per_local_expert, here * (self.ep_size * self.tp_size))
         return found
 
-    def permute(tokens, routing_map, *args, num_out_tokens=None, **kwargs):
+    @others.instead(dispatchers)
+    def permute(sort, tokens, routing_map, *args, num_out_tokens=None, **kwargs):
         others.counted.extend([num_out_tokens] if isinstance(num_out_tokens, int) else [])
         try:
             return sort(tokens, routing_map, *args, num_out_tokens=num_out_tokens, **kwargs)
         finally:
             others.counted.clear()
 
-    dispatcher.preprocess, dispatchers.permute = preprocess, permute
-
 
 def in_torchtitan(parallel, note: Callable[[str], None]) -> None:
     """Have torchtitan's exchange of tokens send as many to each rank, and receive as many. The lists of both stay the same for its way back."""
-    exchange = getattr(parallel, "all_to_all_single_autograd", None)
-    if exchange is None:
+    if not hasattr(parallel, "all_to_all_single_autograd"):
         return
 
-    def all_to_all_single_autograd(tokens, output_splits, input_splits, group):
+    @others.instead(parallel)
+    def all_to_all_single_autograd(exchange, tokens, output_splits, input_splits, group):
         if sum(input_splits) != tokens.shape[0]:
             note(SAID)
             input_splits[:] = even(tokens.shape[0], len(input_splits))
             output_splits[:] = [input_splits[0]] * len(output_splits)
         return exchange(tokens, output_splits, input_splits, group)
-
-    parallel.all_to_all_single_autograd = all_to_all_single_autograd
 
 
 def _fill(counts, numbers):

@@ -13,6 +13,7 @@ from functools import cache
 from typing import Any
 
 from . import history
+from .others import instead
 
 #: How many nodes are remembered at least: those of the last steps.
 MOST = 100_000
@@ -30,19 +31,15 @@ class Nodes:
         self.began: dict[int, list[int]] = {}
         self.named: dict[int, list[dict | None]] = {}
         traces: Any = importlib.import_module("torch.fx.traceback")
-        original = traces.format_stack
 
-        def format_stack():
+        @instead(traces)
+        def format_stack(original):
             """The line of the script, and of a library, in place of a stack as text."""
-            if (
-                torch.is_anomaly_check_nan_enabled()
-                or traces.has_preserved_node_meta()
-                or torch._C._len_torch_dispatch_stack()
-            ):
+            wanted = torch.is_anomaly_check_nan_enabled() or traces.has_preserved_node_meta()
+            if wanted or torch._C._len_torch_dispatch_stack():
                 return original()
             return [said or "" for said in history.here(sys._getframe(1))]
 
-        traces.format_stack = format_stack
         self._note_lines(True)
 
     def _note_lines(self, on):

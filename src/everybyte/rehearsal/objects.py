@@ -4,11 +4,18 @@ Between processes they travel through the group's store. A process that is alone
 only another rank can know. The bytes that PyTorch would put on the GPU for them are not there: it frees them before it returns.
 """
 
+import functools
+import inspect
 from collections import Counter
 from collections.abc import Callable
 
 from . import reads
+from .others import instead
 
+#: Functions of PyTorch in whose place those of an `Exchange` stand.
+NAMES = (
+    "all_gather_object", "gather_object", "broadcast_object_list", "scatter_object_list", "send_object_list", "recv_object_list",
+)  # fmt: skip
 #: Bytes up to which a tensor travels through the store: numbers that ranks agree upon, not weights.
 SMALL = 65_536
 
@@ -18,6 +25,14 @@ def only_there(what: str, of: str) -> ValueError:
     return ValueError(
         f"rehearse.alone: {what} waits for word {of}, which is not there; allowed: without --alone, by torchrun, a process for each rank"
     )
+
+
+def _all_to_all(original, output, input, output_split_sizes=None, input_split_sizes=None, *args, **kwargs):
+    """PyTorch's `all_to_all_single`; where the rows for each rank were read off the GPU as zeros the error says so."""
+    if input_split_sizes and sum(input_split_sizes) == 0 < len(input):
+        raise ValueError("rehearse.all_to_all_single: how many rows go to each rank was read off the GPU, as zeros; allowed: equal "
+                         "parts, a capacity for each expert, the dispatchers of Megatron-LM and torchtitan, which are taken to be even")  # fmt: skip
+    return original(output, input, output_split_sizes, input_split_sizes, *args, **kwargs)
 
 
 class Exchange:
@@ -30,47 +45,31 @@ class Exchange:
     def __init__(self, torch, note: Callable[[str], None], alone: bool = False):
         self.torch, self.note, self.alone, self.told = torch, note, alone, Counter()
         self.c10d = torch.distributed.distributed_c10d
-        self.original = {name: getattr(self.c10d, name) for name in self.names()}
+        self._receive = self.c10d.recv_object_list
+        for name in NAMES:
+            instead(self.c10d, torch.distributed, name=name)(functools.partial(self._sent, getattr(self, name)))
+        instead(self.c10d, torch.distributed, name="all_to_all_single")(_all_to_all)
 
-    @staticmethod
-    def names() -> list[str]:
-        """What stands in the place of functions of PyTorch."""
-        return [
-            "all_gather_object",
-            "gather_object",
-            "broadcast_object_list",
-            "scatter_object_list",
-            "send_object_list",
-            "recv_object_list",
-            "all_to_all_single",
-        ]
-
-    def install(self) -> None:
-        """Put these functions into PyTorch's place."""
-        for module in (self.torch.distributed, self.c10d):
-            for name in self.names():
-                setattr(module, name, getattr(self, name))
+    def _sent(self, ours, original, *args, **kwargs):
+        """Send objects by a function of this class where PyTorch would send them over the GPU, or where nobody would answer."""
+        said = inspect.signature(original).bind(*args, **kwargs).arguments
+        group, device = said.get("group"), said.get("device")
+        outside = self.c10d._rank_not_in_group(group)
+        if not self.alone:
+            if outside or self.torch.device(device or self.c10d._get_object_coll_device(group)).type != "cuda":
+                return original(*args, **kwargs)
+        return None if outside else ours(*args, **kwargs)
 
     def all_gather_object(self, object_list, obj, group=None):
-        if not self._mine(group):
-            return self.original["all_gather_object"](object_list, obj, group)
-        if self._inside(group):
-            object_list[:] = self._gathered(obj, group)
+        object_list[:] = self._gathered(obj, group)
 
     def gather_object(self, obj, object_gather_list=None, dst=None, group=None, group_dst=None):
-        if not self._mine(group):
-            return self.original["gather_object"](obj, object_gather_list, dst, group, group_dst)
-        if self._inside(group):
-            found = self._gathered(obj, group)
-            if self.c10d.get_rank() == self._rank(0 if dst is group_dst is None else dst, group, group_dst):
-                object_gather_list[:] = found
+        found = self._gathered(obj, group)
+        if self.c10d.get_rank() == self.rank(0 if dst is group_dst is None else dst, group, group_dst):
+            object_gather_list[:] = found
 
     def broadcast_object_list(self, object_list, src=None, group=None, device=None, group_src=None):
-        if not self._mine(group, device):
-            return self.original["broadcast_object_list"](object_list, src, group, device, group_src)
-        if not self._inside(group):
-            return
-        source = self._rank(0 if src is group_src is None else src, group, group_src)
+        source = self.rank(0 if src is group_src is None else src, group, group_src)
         if self.alone:
             if source != self.c10d.get_rank() and all(one is None for one in object_list):
                 raise only_there("broadcast_object_list", f"of rank {source}")
@@ -81,46 +80,33 @@ class Exchange:
         else:
             object_list[:] = self._get(where)
 
-    def scatter_object_list(self, output, scatter_object_input_list=None, src=None, group=None, group_src=None):
-        if not self._mine(group):
-            return self.original["scatter_object_list"](output, scatter_object_input_list, src, group, group_src)
-        if not self._inside(group):
-            return
-        source = self._rank(0 if src is group_src is None else src, group, group_src)
+    def scatter_object_list(
+        self, scatter_object_output_list, scatter_object_input_list=None, src=None, group=None, group_src=None
+    ):
+        source = self.rank(0 if src is group_src is None else src, group, group_src)
         where, own = self._place("scatter", source, group), self.c10d.get_rank(group)
         if source == self.c10d.get_rank():
-            output[0] = scatter_object_input_list[own]
+            scatter_object_output_list[0] = scatter_object_input_list[own]
             if not self.alone:
                 self._put(where, list(scatter_object_input_list))
         elif self.alone:
             raise only_there("scatter_object_list", f"of rank {source}")
         else:
-            output[0] = self._get(where)[own]
+            scatter_object_output_list[0] = self._get(where)[own]
 
     def send_object_list(self, object_list, dst=None, group=None, device=None, group_dst=None, **more):
-        if not self._mine(group, device):
-            return self.original["send_object_list"](object_list, dst, group, device, group_dst, **more)
         if not self.alone:
             source = self.c10d.get_rank()
-            self._put(self._place(f"{source}/{self._rank(dst, group, group_dst)}", 0), list(object_list))
+            self._put(self._place(f"{source}/{self.rank(dst, group, group_dst)}", 0), list(object_list))
 
     def recv_object_list(self, object_list, src=None, group=None, device=None, group_src=None, **more):
-        if not self._mine(group, device) or src is group_src is None:
-            return self.original["recv_object_list"](object_list, src, group, device, group_src, **more)
-        source = self._rank(src, group, group_src)
+        if src is group_src is None:  # of anybody
+            return self._receive(object_list, None, group, device, **more)
+        source = self.rank(src, group, group_src)
         if self.alone:
             raise only_there("recv_object_list", f"of rank {source}")
         object_list[:] = self._get(self._place(f"{source}/{self.c10d.get_rank()}", 0))
         return source
-
-    def all_to_all_single(
-        self, output, input, output_split_sizes=None, input_split_sizes=None, group=None, async_op=False
-    ):
-        """As PyTorch's, but where the rows for each rank were read off the GPU as zeros the error says so."""
-        if input_split_sizes and sum(input_split_sizes) == 0 < len(input):
-            raise ValueError("rehearse.all_to_all_single: how many rows go to each rank was read off the GPU, as zeros; allowed: equal "
-                             "parts, a capacity for each expert, the dispatchers of Megatron-LM and torchtitan, which are taken to be even")  # fmt: skip
-        return self.original["all_to_all_single"](output, input, output_split_sizes, input_split_sizes, group, async_op)
 
     def agreed(self, vote: bool, group) -> bool:
         """Whether every rank of a group votes so."""
@@ -150,18 +136,7 @@ class Exchange:
         self._store().set(f"{where}/{self.c10d.get_rank(group)}", own)
         return [self._unpacked(self._store().get(f"{where}/{rank}")) for rank in range(size)]
 
-    def _mine(self, group, device=None):
-        """Whether PyTorch would send objects of this group over the GPU; or whether nobody would answer."""
-        if self.alone:
-            return True
-        return (
-            self._inside(group) and self.torch.device(device or self.c10d._get_object_coll_device(group)).type == "cuda"
-        )
-
-    def _inside(self, group):
-        return not self.c10d._rank_not_in_group(group)
-
-    def _rank(self, rank, group, group_rank):
+    def rank(self, rank, group, group_rank):
         """A rank among all, from that or from the one in its group."""
         return rank if rank is not None else self.c10d.get_global_rank(group or self.c10d.group.WORLD, group_rank)
 

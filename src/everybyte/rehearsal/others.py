@@ -1,42 +1,66 @@
 """What PyTorch and other libraries read off data, which a rehearsal has not: they are told it, and the report says so."""
 
+import functools
 import inspect
 import warnings
 from collections.abc import Callable
+from typing import Any
 
 
-def one_sequence_a_row(masks) -> str:
+def instead(*holders: Any, name: str = "") -> Callable[[Callable], Callable]:
+    """Decorate a function to stand in the place of a module's or class's, by default the one of its name, which it gets first.
+
+    Args:
+        holders: where it stands; others than the first one may not have it.
+    """
+
+    def put(function):
+        at = name or function.__name__
+        original = getattr(holders[0], at)
+
+        @functools.wraps(original)
+        def called(*args, **kwargs):
+            return function(original, *args, **kwargs)
+
+        for holder in holders:
+            if hasattr(holder, at):
+                setattr(holder, at, called)
+        return called
+
+    return put
+
+
+def one_sequence_a_row(masks, note: Callable[[str], None]) -> None:
     """Tell Hugging Face's models that no row packs several sequences, where they would read that off positions that are zeros here."""
-    find = masks.find_packed_sequence_indices
 
-    def find_packed_sequence_indices(position_ids):
+    @instead(masks)
+    def find_packed_sequence_indices(find, position_ids):
         from torch.compiler import is_compiling
 
         return None if is_compiling() or not known(position_ids) else find(position_ids)
 
-    masks.find_packed_sequence_indices = find_packed_sequence_indices
-    return "rows of tokens are taken for one sequence each, unless the script brings their positions: what tells packed ones apart would be read as 0"
+    note("rows of tokens are taken for one sequence each, unless the script brings their positions: what tells packed ones apart would be read as 0")  # fmt: skip
 
 
-def by_length(generation) -> str:
+def by_length(generation, note: Callable[[str], None]) -> None:
     """Have Hugging Face's `generate` end by its length: it waits for the GPU to say that every sequence has ended."""
-    criteria, mixin = generation.StoppingCriteriaList, generation.GenerationMixin
-    judge, unfinished, reached = criteria.__call__, mixin._has_unfinished_sequences, []
+    reached = []
 
-    def __call__(self, input_ids, *args, **kwargs):
+    @instead(generation.StoppingCriteriaList)
+    def __call__(judge, self, input_ids, *args, **kwargs):
         reached[:] = [self.max_length is not None and input_ids.shape[1] >= self.max_length]
         return judge(self, input_ids, *args, **kwargs)
 
-    def _has_unfinished_sequences(self, *args, **kwargs):
+    @instead(generation.GenerationMixin)
+    def _has_unfinished_sequences(unfinished, self, *args, **kwargs):
         unfinished(self, *args, **kwargs)  # it exchanges a number between ranks
         return not (reached and reached.pop())
 
-    criteria.__call__, mixin._has_unfinished_sequences = __call__, _has_unfinished_sequences
-    return "sequences are generated to their greatest length: that one has ended before would be read as 0"
+    note("sequences are generated to their greatest length: that one has ended before would be read as 0")
 
 
-#: Module -> what is called with it after its import, and says what it did.
-TOLD = {"transformers.masking_utils": one_sequence_a_row, "transformers.generation.utils": by_length}
+#: Module -> what is called with it, and with what notes the rule, after its import.
+BY_RULE = {"transformers.masking_utils": one_sequence_a_row, "transformers.generation.utils": by_length}
 
 #: What is known of tensors on the GPU, where it is followed: one `known.Known`.
 contents: list = []
@@ -119,12 +143,10 @@ def override(library, name: str, function, keys: bool = False) -> None:
 
 def normal_without_a_look(torch) -> None:
     """Have `torch.normal` not ask the GPU whether every deviation is positive. Its other steps, and what they take, are the same."""
-    original = torch.normal
 
-    def normal(mean=0.0, std=1.0, *size, **more):
+    @instead(torch)
+    def normal(original, mean=0.0, std=1.0, *size, **more):
         if size or {"size", "out"} & more.keys() or not (torch.is_tensor(std) and std.is_cuda):
             return original(mean, std, *size, **more)
         shape = torch.broadcast_shapes(std.shape, mean.shape) if torch.is_tensor(mean) else std.shape
         return torch.empty(shape, dtype=std.dtype, device=std.device).normal_(**more).mul_(std).add_(mean)
-
-    torch.normal = normal

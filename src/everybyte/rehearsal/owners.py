@@ -3,7 +3,6 @@
 An owner is asked which tensors it has at a moment; a tensor's address and the number of allocations by then say which block it is.
 """
 
-import functools
 import importlib
 import weakref
 from bisect import bisect_right
@@ -11,6 +10,7 @@ from collections import Counter, deque
 from collections.abc import Iterable, Iterator
 
 from .known import start
+from .others import instead
 
 #: Parts of memory, by the names of a budget's; of two owners of one block the first counts. What has none is `other`.
 PARTS = ("parameters", "buffers", "gradients", "optimizer", "activations", "transient")
@@ -49,24 +49,19 @@ class Owners:
         self.torch, self.workspace = torch, workspace
         self.looks: deque = deque(maxlen=LOOKS)  # (device -> allocations by then, (device, address) -> part)
         self.optimizers: weakref.WeakSet = weakref.WeakSet()
-        self.modules: dict[int, weakref.ref] = {}
+        self.modules: weakref.WeakValueDictionary = weakref.WeakValueDictionary()  # by their `id`
         self._watch_modules()
         self._watch_checkpoints()
         self.inputs: list[weakref.ref] = []  # of checkpointed parts, which recompute from them
 
     def _watch_modules(self):
         """Note each module as it is made, or copied. To look for them would write to every object, which a forked worker then has alone."""
-        kind = self.torch.nn.Module
         for name in ("__init__", "__setstate__"):
-            setattr(kind, name, self._noting(getattr(kind, name)))
 
-    def _noting(self, original):
-        @functools.wraps(original)
-        def noted(module, *args, **kwargs):
-            self.modules[id(module)] = weakref.ref(module)
-            return original(module, *args, **kwargs)
-
-        return noted
+            @instead(self.torch.nn.Module, name=name)
+            def noted(original, module, *args, **kwargs):
+                self.modules[id(module)] = module
+                return original(module, *args, **kwargs)
 
     def _watch_checkpoints(self):
         """Note the inputs of what is checkpointed: no node of the graph saves them."""
@@ -92,15 +87,8 @@ class Owners:
     def gradients(self, counts: dict[int, int], optimizer) -> None:
         """Look at the gradients of an optimizer that is about to step."""
         self.optimizers.add(optimizer)
-        groups = (weight for group in optimizer.param_groups for weight in group["params"])
-        self._look(
-            counts,
-            (
-                (weight.grad, "gradients")
-                for weight in groups
-                if self.torch.is_tensor(weight) and weight.grad is not None
-            ),
-        )
+        weights = (one for group in optimizer.param_groups for one in group["params"] if self.torch.is_tensor(one))
+        self._look(counts, ((one.grad, "gradients") for one in weights if one.grad is not None))
 
     def all(self, counts: dict[int, int]) -> None:
         """Look at every module and optimizer that there is."""
@@ -110,15 +98,10 @@ class Owners:
         for optimizer in list(self.optimizers):
             yield from ((one, "optimizer") for one in tensors(self.torch, list(optimizer.state.values())))
             yield from self._weights(weight for group in optimizer.param_groups for weight in group["params"])
-        self.modules = {number: reference for number, reference in self.modules.items() if reference() is not None}
-        for reference in self.modules.values():
-            if (one := reference()) is not None:
-                yield from self._weights((vars(one).get("_parameters") or {}).values())
-                yield from (
-                    (buffer, "buffers")
-                    for buffer in (vars(one).get("_buffers") or {}).values()
-                    if self.torch.is_tensor(buffer)
-                )
+        for one in list(self.modules.values()):
+            yield from self._weights((vars(one).get("_parameters") or {}).values())
+            buffers = (vars(one).get("_buffers") or {}).values()
+            yield from ((buffer, "buffers") for buffer in buffers if self.torch.is_tensor(buffer))
 
     def _weights(self, found):
         for weight in found:
@@ -132,12 +115,7 @@ class Owners:
         for tensor, part in found:
             try:
                 places = list(blocks(tensor))
-            except (
-                RuntimeError,
-                NotImplementedError,
-                AttributeError,
-                TypeError,
-            ):  # a tensor without a storage of its own
+            except (RuntimeError, AttributeError, TypeError):  # a tensor without a storage of its own
                 continue
             for place in places:
                 seen[place] = min(part, seen.get(place, part), key=PARTS.index)

@@ -1,12 +1,11 @@
 """Ranks in a rehearsal, whose collectives move nothing: several processes, or one that is alone among many."""
 
-import functools
 import json
 import re
 import sys
 from collections.abc import Callable
 
-from . import experts, reads
+from . import experts, others, reads
 from .objects import Exchange, only_there
 
 #: The backend in place of gloo, for groups on the CPU, where a process is alone.
@@ -29,20 +28,17 @@ def together(torch, note: Callable[[str], None]) -> None:
     from torch.distributed import distributed_c10d as c10d
 
     exchange = Exchange(torch, note)
-    exchange.install()
     _exchanges.append(exchange)
-    plain = {name: getattr(c10d, name) for name in ("broadcast", "isend", "irecv", "batch_isend_irecv")}
+    instead = others.instead(c10d, torch.distributed)
 
-    def other(rank, group, group_rank):
-        return rank if rank is not None else c10d.get_global_rank(group or c10d.group.WORLD, group_rank)
-
-    def broadcast(tensor, src=None, group=None, async_op=False, group_src=None):
+    @instead
+    def broadcast(plain, tensor, src=None, group=None, async_op=False, group_src=None):
         if not exchange.small(tensor) or c10d._rank_not_in_group(group):
-            return plain["broadcast"](tensor, src, group, async_op, group_src)
-        source = other(src, group, group_src)
+            return plain(tensor, src, group, async_op, group_src)
+        source = exchange.rank(src, group, group_src)
         if mine := c10d.get_rank() == source:
             exchange.tell("broadcast", tensor, source, group)
-        work = plain["broadcast"](tensor, src, group, async_op, group_src)
+        work = plain(tensor, src, group, async_op, group_src)
         if not mine:
             exchange.hear("broadcast", tensor, source, group)
         return work
@@ -50,23 +46,26 @@ def together(torch, note: Callable[[str], None]) -> None:
     def whole_numbers(tensor):
         return exchange.small(tensor) and not tensor.is_floating_point() and not tensor.is_complex()
 
-    def isend(tensor, dst=None, group=None, tag=0, group_dst=None):
+    @instead
+    def isend(plain, tensor, dst=None, group=None, tag=0, group_dst=None):
         if whole_numbers(tensor):
-            exchange.tell(f"to {other(dst, group, group_dst)}", tensor, c10d.get_rank(), group)
-        return plain["isend"](tensor, dst, group, tag, group_dst)
+            exchange.tell(f"to {exchange.rank(dst, group, group_dst)}", tensor, c10d.get_rank(), group)
+        return plain(tensor, dst, group, tag, group_dst)
 
-    def irecv(tensor, src=None, group=None, tag=0, group_src=None):
-        work = plain["irecv"](tensor, src, group, tag, group_src)
+    @instead
+    def irecv(plain, tensor, src=None, group=None, tag=0, group_src=None):
+        work = plain(tensor, src, group, tag, group_src)
         if whole_numbers(tensor) and not later and (src is not None or group_src is not None):
-            exchange.hear(f"to {c10d.get_rank()}", tensor, other(src, group, group_src), group)
+            exchange.hear(f"to {c10d.get_rank()}", tensor, exchange.rank(src, group, group_src), group)
         return work
 
     later: list[bool] = []  # within a batch: what is received is there after all is sent
 
-    def batch_isend_irecv(operations):
+    @instead
+    def batch_isend_irecv(plain, operations):
         later.append(True)
         try:
-            works = plain["batch_isend_irecv"](operations)
+            works = plain(operations)
         finally:
             later.pop()
         for one in operations:
@@ -74,33 +73,23 @@ def together(torch, note: Callable[[str], None]) -> None:
                 exchange.hear(f"to {c10d.get_rank()}", one.tensor, one.peer, one.group)
         return works
 
-    for module in (torch.distributed, c10d):
-        for instead in (broadcast, isend, irecv, batch_isend_irecv):
-            setattr(module, instead.__name__, instead)
-
 
 def forget_what_is_exchanged(torch, known) -> None:
     """Have collectives make unknown what they write, where there are several ranks."""
     from torch.distributed import distributed_c10d as c10d
 
-    def forgetting(original):
-        @functools.wraps(original)
-        def exchange(*args, **kwargs):
-            if not torch.compiler.is_compiling() and known.kept and c10d.get_world_size() > 1:
-                first = next(iter([*args, *kwargs.values()]), ())
-                for one in [first] if torch.is_tensor(first) else first:
-                    known.forget(one)
-            return original(*args, **kwargs)
-
-        return exchange
+    def exchange(original, *args, **kwargs):
+        if not torch.compiler.is_compiling() and known.kept and c10d.get_world_size() > 1:
+            first = next(iter([*args, *kwargs.values()]), ())
+            for one in [first] if torch.is_tensor(first) else first:
+                known.forget(one)
+        return original(*args, **kwargs)
 
     for name in WRITE_FIRST:
-        exchange = forgetting(getattr(c10d, name))
-        for module in (torch.distributed, c10d):
-            setattr(module, name, exchange)
+        others.instead(c10d, torch.distributed, name=name)(exchange)
 
 
-def pipelines(schedules) -> None:
+def pipelines(schedules, note: Callable[[str], None]) -> None:
     """Let a pipeline's ranks agree on whether all know their tensors' shapes, which they would read off the GPU.
 
     Who is alone takes what others would tell it by rule: a gradient is shaped as its output; a later stage of the same rank receives
@@ -109,9 +98,10 @@ def pipelines(schedules) -> None:
     stages, base = sys.modules["torch.distributed.pipelining.stage"], schedules._PipelineSchedule
     if not _exchanges or not hasattr(base, "_warmup_p2p"):
         return  # PyTorch before 2.13: nobody votes
-    exchange, warm = _exchanges[-1], base._warmup_p2p
+    exchange = _exchanges[-1]
 
-    def _warmup_p2p(self, own, has_backward, p2p_done):
+    @others.instead(base)
+    def _warmup_p2p(warm, self, own, has_backward, p2p_done):
         warm(self, own, has_backward, p2p_done)
         if all(isinstance(stage, stages.PipelineStage) for stage in own):
             modes = stages.InferenceMode
@@ -120,9 +110,8 @@ def pipelines(schedules) -> None:
             for stage in own:
                 stage._inference_mode = mode
 
-    base._warmup_p2p = _warmup_p2p
     if exchange.alone:
-        _shapes_by_rule(stages, exchange.note)
+        _shapes_by_rule(stages, note)
 
 
 def _shapes_by_rule(stages, note) -> None:
@@ -149,17 +138,8 @@ def _shapes_by_rule(stages, note) -> None:
     stages.PipelineStage._send_meta, stages.PipelineStage._recv_meta = _send_meta, _recv_meta
 
 
-def _experts(by_rule):
-    def then(module):
-        if _exchanges:
-            by_rule(module, _exchanges[-1].note)
-
-    return then
-
-
-#: Module -> what is called with it after its import.
-HOOKS = {"torch.distributed.pipelining.schedules": pipelines}
-HOOKS |= {name: _experts(by_rule) for name, by_rule in experts.BY_RULE.items()}
+#: Module -> what is called with it, and with what notes the rule, after its import.
+BY_RULE = {"torch.distributed.pipelining.schedules": pipelines} | experts.BY_RULE
 
 
 def settled() -> None:
@@ -204,10 +184,7 @@ def alone(torch, ranks: int, note: Callable[[str], None]) -> None:
     from torch._C._distributed_c10d import FakeProcessGroup
     from torch.distributed import device_mesh, distributed_c10d
 
-    exchange = Exchange(torch, note, alone=True)
-    exchange.install()
-    _exchanges.append(exchange)
-    begin, more = distributed_c10d.init_process_group, distributed_c10d.new_group
+    _exchanges.append(Exchange(torch, note, alone=True))
     distributed_c10d.Backend.register_backend(
         NOBODY,
         lambda told, _options: FakeProcessGroup._create_internal(told.group_rank, told.group_size),
@@ -218,16 +195,16 @@ def alone(torch, ranks: int, note: Callable[[str], None]) -> None:
     def nobody(backend):
         return backend and re.sub(r"\bgloo\b", NOBODY, str(backend).lower())
 
-    def init_process_group(backend=None, *args, **kwargs):
+    instead = others.instead(distributed_c10d, torch.distributed, device_mesh)
+
+    @instead
+    def init_process_group(begin, backend=None, *args, **kwargs):
         kept = {name: kwargs[name] for name in ("timeout", "device_id") if kwargs.get(name) is not None}
         backend = nobody(backend) or f"cpu:{NOBODY},cuda:nccl"
         return begin(backend, rank=0, world_size=ranks, store=torch.distributed.HashStore(), **kept)
 
-    def new_group(ranks=None, timeout=None, backend=None, *args, **kwargs):
+    @instead
+    def new_group(more, ranks=None, timeout=None, backend=None, *args, **kwargs):
         return more(ranks, timeout, nobody(backend), *args, **kwargs)
 
     distributed_c10d._store_based_barrier = lambda *args, **kwargs: None  # the others will not come
-    for module in (torch.distributed, distributed_c10d, device_mesh):
-        for instead in (init_process_group, new_group):
-            if hasattr(module, instead.__name__):
-                setattr(module, instead.__name__, instead)

@@ -6,6 +6,8 @@ from contextlib import AbstractContextManager
 from functools import wraps
 from pathlib import Path
 
+from .others import instead
+
 #: Module -> functions of it, or methods of a class in it, and what a script does there.
 CALLED = {
     "torch": {"save": "saving", "load": "loading"},
@@ -46,24 +48,21 @@ class Evaluation:
     """Whether a script evaluates: a module was told to by `eval()`, and the script has switched gradients off.
 
     Args:
-        begin, end: called as it does and does no longer.
+        begin, end: called with its name as it does and does no longer.
     """
 
-    def __init__(self, torch, begin: Callable[[], None], end: Callable[[], None]):
+    def __init__(self, torch, begin: Callable[[str], None], end: Callable[[str], None]):
         self.begin, self.end, self.told, self.off, self.active = begin, end, False, [], False
         self.passed = 0  # the `id` of the last error that ended one
         self.torchs = str(Path(torch.__file__).parent)
-        module = torch.nn.Module
-        train = module.train
 
-        @wraps(train)
-        def noted(model, mode=True):
-            found = train(model, mode)
+        @instead(torch.nn.Module)
+        def train(original, model, mode=True):
+            found = original(model, mode)
             self.told = not mode
             self._look()
             return found
 
-        module.train = noted
         for kind in (torch.no_grad, torch.inference_mode):
             self._watch(kind)
 
@@ -95,4 +94,4 @@ class Evaluation:
         active = self.told and any(self.off)
         if active != self.active:
             self.active = active
-            (self.begin if active else self.end)()
+            (self.begin if active else self.end)("evaluation")

@@ -45,12 +45,20 @@ def wait_for_torch() -> None:
     """Watch PyTorch from the moment at which it is imported."""
     told = {name: value for name, value in os.environ.items() if name.startswith(("EVERYBYTE_REHEARSAL", "REHEARSAL_"))}
     told |= {name: os.environ[name] for name in ("RANK", "WORLD_SIZE") if name in os.environ}
-    then = {"torch": lambda torch: start(torch, told)} | {name: _telling(tell) for name, tell in others.TOLD.items()}
-    then |= compiled.hooks() | ranks.HOOKS
+    then: dict[str, list] = {"torch": [lambda torch: start(torch, told)]}
+    for name, hook in compiled.hooks().items():
+        then[name] = [hook]
+    for name, rule in (others.BY_RULE | ranks.BY_RULE).items():
+        then[name] = [functools.partial(rule, note=_note)]
     for name in stages.CALLED.keys() - {"torch"}:
-        then[name] = _both(then.get(name), _note_calls)
+        then.setdefault(name, []).append(_note_calls)
     compiled.explain_missing_triton()
     sys.meta_path.insert(0, _Finder(then, {"torch": lambda: _tell_stubs(told)}))
+
+
+def _note(said):
+    if _watched:
+        _watched.note(said)
 
 
 def _note_calls(module):
@@ -66,7 +74,7 @@ def _tell_stubs(told):
 
 
 class _Finder:
-    """An import hook. first: called before a module is run; then: called with the module after its import."""
+    """An import hook. first: called before a module is run; then: each is called with the module after its import."""
 
     def __init__(self, then, first):
         self.then, self.first = then, first
@@ -81,31 +89,14 @@ class _Finder:
 
         def exec_module(module):
             # Now, and not at the first look: many ask whether a package is there, and do not import it.
-            then = self.then.pop(name, lambda module: None)
+            hooks = self.then.pop(name, ())
             self.first.get(name, lambda: None)()
             run(module)
-            then(module)
+            for hook in hooks:
+                hook(module)
 
         spec.loader.exec_module = exec_module
         return spec
-
-
-def _telling(tell):
-    def then(module):
-        said = tell(module)
-        if _watched:
-            _watched.notes.append(said)
-
-    return then
-
-
-def _both(first, second):
-    def then(module):
-        if first:
-            first(module)
-        second(module)
-
-    return then
 
 
 _watched = None
@@ -125,7 +116,7 @@ class _Watched:
     def __init__(self, torch, told):
         self.torch, self.told, self.steps, self.notes = torch, told, 0, []
         self.pid, self.began, self.writing = os.getpid(), time.time_ns(), threading.Lock()
-        self.marks, self.best, self.phases, self.standing, self.instant, self.oom = {}, {}, {}, {}, {}, None
+        self.marks, self.phases, self.standing, self.instant, self.oom = {}, {}, {}, {}, None
         self.highest, self.backward_line, self.snapshot, self.pools = {}, None, None, 0
         self.stages, self.stopped, self.lost, self.ended = {}, None, None, False
         self.backward_runs, self.interrupted, self.leave = False, (0, None), os._exit
@@ -134,7 +125,7 @@ class _Watched:
         self.nodes = nodes.Nodes(torch, self._allocations)
         self.owners = owners.Owners(torch, int(told.get(WORKSPACE) or 0))
         if not nodes.tells(torch):
-            self._note(nodes.UNTOLD)
+            self.note(nodes.UNTOLD)
         others.without_cudnn(torch)
         others.normal_without_a_look(torch)
         torch.cuda._lazy_call(self._begin)
@@ -144,35 +135,34 @@ class _Watched:
         optimizers.register_optimizer_step_post_hook(self._after_step)
         self._watch_backward()
         self._watch_resets()
-        self.backwards, self.spans, self.staged = 0, [], []
-        self.open = {}  # stage -> (how deep, each device's events and allocations when it began)
-        self.evaluation = stages.Evaluation(
-            torch, lambda: self._stage_begins("evaluation"), lambda: self._stage_ends("evaluation")
-        )
+        self.backwards = 0
+        self.spans = []  # (device, stage, `_counts` there when it began, and when it ended)
+        self.open = {}  # stage -> (how deep, `_counts` when it began)
+        self.evaluation = stages.Evaluation(torch, self._stage_begins, self._stage_ends)
         for module in (torch, optimizers):
             stages.note_calls(module, self.stage)
         if many := int(told.get(ALONE) or 0):
-            ranks.alone(torch, many, self._note)
+            ranks.alone(torch, many, self.note)
         elif torch.distributed.is_available():
-            ranks.together(torch, self._note)
+            ranks.together(torch, self.note)
         self.lines = reads.Lines()
-        self.attention = others.cudnn_attention(torch, lambda: self._note(others.ATTENDS))
-        self.convolutions = convolutions.by_rule(torch, lambda: self._note(convolutions.SAID))
+        self.attention = others.cudnn_attention(torch, lambda: self.note(others.ATTENDS))
+        self.convolutions = convolutions.by_rule(torch, lambda: self.note(convolutions.SAID))
         worst = told.get(ROUTING) == sizes.ROUTINGS[1]
-        self.sizes = sizes.Sizes(torch, float(told.get(ROWS) or 1), worst, self.lines.sized, self._note)
+        self.sizes = sizes.Sizes(torch, float(told.get(ROWS) or 1), worst, self.lines.sized, self.note)
         self._watch_the_end()
         self._watch_failures()
         self._report()
 
-    def _note(self, said):
+    def note(self, said):
         if said not in self.notes:
             self.notes.append(said)
 
     def _watch_failures(self):
         """Note with what error the script ends, and where; and where it stood when it was asked to end, unless it listens itself."""
-        hook = sys.excepthook
 
-        def failed(kind, error, trace):
+        @others.instead(sys)
+        def excepthook(hook, kind, error, trace):
             if self.oom is None and issubclass(kind, Exception):
                 frames = history.told(traceback.walk_tb(trace))[::-1]
                 self._ended_early(f"with {kind.__name__}", history.line(frames), self._doing(frames, error))
@@ -189,7 +179,6 @@ class _Watched:
             signal.signal(number, signal.SIG_DFL)
             os.kill(os.getpid(), number)
 
-        sys.excepthook = failed
         if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
             signal.signal(signal.SIGTERM, asked)
 
@@ -201,11 +190,8 @@ class _Watched:
         """The phase of a run in which these frames run, or did as an error passed them; None outside of all that are known."""
         passed = dict([(self.evaluation.passed, "evaluation"), self.interrupted])
         stage = passed.get(id(error)) if error else next(reversed(self.open), None)
-        phase = (
-            "backward"
-            if self.backward_runs
-            else phases.running(frames) or ("optimizer step" if self.stepping else None)
-        )
+        phase = "backward" if self.backward_runs else phases.running(frames)
+        phase = phase or ("optimizer step" if self.stepping else None)
         phase = stage if stage and phase in (None, "forward") else phase
         return f"a collective{f' in {phase}' if phase else ''}" if phases.collective(frames) else phase
 
@@ -224,16 +210,12 @@ class _Watched:
     def _watch_the_end(self):
         """Report at Python's regular end, and at `os._exit`."""
         atexit.register(self._at_the_end)
-        leave = os._exit
 
-        def _exit(status):
+        @others.instead(os)
+        def _exit(leave, status):
             with contextlib.suppress(Exception):
                 self._at_the_end()
             leave(status)
-
-        self.leave = leave
-
-        os._exit = _exit
 
     def _begin(self):
         # Frames of allocations alone: to 2.12, PyTorch loses a Python exception that frees a tensor on its way, if it notes where.
@@ -242,11 +224,8 @@ class _Watched:
         self.torch._C._cuda_attach_out_of_memory_observer(self._out_of_memory)
 
     def _watch_backward(self):
-        autograd = self.torch.autograd
-        original = autograd.backward
-
-        @functools.wraps(original)
-        def backward(*args, **kwargs):
+        @others.instead(self.torch.autograd)
+        def backward(original, *args, **kwargs):
             if self.backward_runs:  # a part that is recomputed
                 return original(*args, **kwargs)
             with self._following():
@@ -262,8 +241,6 @@ class _Watched:
             with self._following():
                 self._mark("backward_done")
 
-        autograd.backward = backward
-
     def _backward_begins(self, roots):
         """Mark it, and look at what is saved for it; return the graph's nodes."""
         self.backward_line, _ = reads.here()
@@ -276,18 +253,12 @@ class _Watched:
     def _watch_resets(self):
         """Read the peaks before the script resets them."""
         for name in ("reset_peak_memory_stats", "reset_max_memory_allocated"):
-            for module in (self.torch.cuda, self.torch.cuda.memory):
-                original = getattr(module, name, None)
-                if original:
-                    setattr(module, name, self._seen_before(original))
 
-    def _seen_before(self, original):
-        def reset(*args, **kwargs):
-            with self._following():
-                self._look()
-            return original(*args, **kwargs)
-
-        return reset
+            @others.instead(self.torch.cuda, self.torch.cuda.memory, name=name)
+            def reset(original, *args, **kwargs):
+                with self._following():
+                    self._look()
+                return original(*args, **kwargs)
 
     def _devices(self):
         cuda = self.torch.cuda
@@ -315,36 +286,33 @@ class _Watched:
             self._stage_ends(name)
 
     def _stage_begins(self, name):
-        depth, *began = self.open.get(name) or (0, self._events(), self._allocations())
-        self.open[name] = depth + 1, *began
+        depth, began = self.open.get(name) or (0, self._counts())
+        self.open[name] = depth + 1, began
 
     def _stage_ends(self, name):
-        depth, events, allocations = self.open.pop(name)
+        depth, began = self.open.pop(name)
         if depth > 1:
-            self.open[name] = depth - 1, events, allocations
+            self.open[name] = depth - 1, began
         else:
-            now = self._allocations()
-            self.spans += [(device, name, events.get(device, 0), count) for device, count in self._events().items()]
-            self.staged += [(device, name, allocations.get(device, 0), count) for device, count in now.items()]
+            self.spans += [(device, name, began.get(device, (0, 0)), now) for device, now in self._counts().items()]
 
-    def _events(self):
-        """Of each device how many allocations and frees there have been."""
-        stats = {device: self.torch.cuda.memory_stats(device) for device in self._devices()}
-        counts = ("allocation.all.allocated", "allocation.all.freed")
-        return {device: sum(said[count] for count in counts) for device, said in stats.items() if said}
+    def _counts(self):
+        """Of each device how many allocations there have been, and how many allocations and frees."""
+        read = self.torch._C._cuda_memoryStats
+        found = {device: read(device)["allocation"]["all"] for device in self._devices()}
+        return {device: (one["allocated"], one["allocated"] + one["freed"]) for device, one in found.items()}
 
     def _allocations(self):
         """Of each device how many allocations there have been."""
-        read = self.torch._C._cuda_memoryStats
-        return {device: read(device)["allocation"]["all"]["allocated"] for device in self._devices()}
+        return {device: made for device, (made, _) in self._counts().items()}
 
     def _stages(self):
         """Device -> stage -> the most bytes that were requested within."""
-        found, events = {}, self._events() if self.spans else {}
-        snapshot = self.torch.cuda.memory._snapshot() if events else None
-        for device, count in events.items():
-            spans = [(name, first, last) for where, name, first, last in self.spans if where == device and last]
-            found[device] = history.peaks(snapshot, device, count, spans)
+        found, counts = {}, self._counts() if self.spans else {}
+        snapshot = self.torch.cuda.memory._snapshot() if counts else None
+        for device, (_, events) in counts.items():
+            spans = [(name, first[1], last[1]) for where, name, first, last in self.spans if where == device]
+            found[device] = history.peaks(snapshot, device, events, [span for span in spans if span[2]])
         return found
 
     def _before_step(self, optimizer, args, kwargs):
@@ -373,15 +341,11 @@ class _Watched:
 
     def _watch_forward(self):
         """End the script at the next call of a module. PyTorch's hook for all modules would warn of itself where something is compiled."""
-        kind = self.torch.nn.Module
-        original = kind.__call__
 
-        @functools.wraps(original)
-        def __call__(module, *args, **kwargs):
+        @others.instead(self.torch.nn.Module)
+        def __call__(original, module, *args, **kwargs):
             self._end_if_over()
             return original(module, *args, **kwargs)
-
-        kind.__call__ = __call__
 
     def _end_if_over(self):
         """End the script as it begins one more step than it was asked for."""
@@ -396,9 +360,8 @@ class _Watched:
             if not stats:
                 continue
             highest = self.highest.setdefault(device, dict.fromkeys((*COUNTS, "segments"), 0))
-            found = {count: stats[f"{count}_bytes.all.peak"] for count in COUNTS} | {
-                "segments": stats["segment.all.peak"]
-            }
+            found = {count: stats[f"{count}_bytes.all.peak"] for count in COUNTS}
+            found["segments"] = stats["segment.all.peak"]
             more = found["requested"] > highest["requested"]
             self.highest[device] = {count: max(value, highest[count]) for count, value in found.items()}
             if closely and more and self.oom is None:
@@ -408,10 +371,8 @@ class _Watched:
         memory = history.memory(snapshot, device)
         instant = history.most(memory)
         made = history.allocations(memory.events)
-        lost, marks = (
-            allocations - len(made),
-            self.marks.get(device, []),
-        )  # of the history's beginning, where it is long
+        lost = allocations - len(made)  # of the history's beginning, where it is long
+        marks = self.marks.get(device, [])
         number = lost + instant.allocation
         at = phases.within(number, self._spans(device)) or phases.where(number, marks)
         self.owners.all(self._allocations())
@@ -436,8 +397,8 @@ class _Watched:
 
     def _spans(self, device):
         """(stage, allocations by its begin, by its end) on a device; those that go on end with what comes next."""
-        goes_on = [(name, began.get(device, 0), sys.maxsize) for name, (_, _, began) in self.open.items()]
-        return [(name, first, last) for where, name, first, last in self.staged if where == device] + goes_on
+        goes_on = [(name, began.get(device, (0, 0))[0], sys.maxsize) for name, (_, began) in self.open.items()]
+        return [(name, first[0], last[0]) for where, name, first, last in self.spans if where == device] + goes_on
 
     def _place(self, frames, at):
         """Where Python was. Backward's thread runs none of the script's: then the line of the script that called it."""
