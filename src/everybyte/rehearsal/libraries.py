@@ -23,9 +23,8 @@ OWNERS = {
 DRIVER, MANAGEMENT = "libcuda.so.1", "libnvidia-ml.so.1"
 #: Libraries of PyTorch's that look functions up by name; a larger one is not searched.
 ASKS_BY_NAME, LARGEST = re.compile(r"c10_cuda|torch_cuda\.so|torch_python|torch_nvshmem"), 60_000_000
-_BY_NAME = re.compile(
-    rb"(?<!\w)((?:cu[A-Z]|nvml[A-Z])\w{3,60})\0"
-)  # also as the end of a longer string: linkers merge them
+#: Also as the end of a longer string: linkers merge them.
+_BY_NAME = re.compile(rb"(?<!\w)((?:cu[A-Z]|nvml[A-Z])\w{3,60})\0")
 _ARCHITECTURES = re.compile(rb"((?:(?:sm|compute)_\d+[af]? ?)+)\0")
 
 

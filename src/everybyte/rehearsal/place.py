@@ -111,6 +111,14 @@ def site_packages(folder: Path) -> Path | None:
     return next(iter(sorted(folder.glob("lib/python3.*/site-packages"))), None)
 
 
+def version_in(folder: Path) -> str | None:
+    """The version of an environment's PyTorch, without its CUDA; None where there is none."""
+    site = site_packages(folder)
+    if site is None or not (site / "torch" / "version.py").exists():
+        return None
+    return libraries.torch_version(site).partition("+")[0]
+
+
 def nvidia(site: Path) -> list[str]:
     """NVIDIA's packages in a folder of packages, by name; where there are none, NVIDIA's libraries that are no stubs."""
     packages = [
@@ -130,12 +138,8 @@ def is_empty(info: Path) -> bool:
 
 
 def _stub(path):
-    return (
-        path.name == stubs.BODIES
-        or path.is_file()
-        and path.stat().st_size < 2**20
-        and stubs.BODIES.encode() in path.read_bytes()
-    )
+    small = path.is_file() and path.stat().st_size < 2**20
+    return path.name == stubs.BODIES or small and stubs.BODIES.encode() in path.read_bytes()
 
 
 def refuse_nvidia(site: Path) -> None:
@@ -187,13 +191,7 @@ def _manifest(place):
     return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
 
 
-def set_up(
-    folder: str | os.PathLike | None = None,
-    torch: str = DEFAULT,
-    say=print,
-    headers: Path | None = None,
-    triton: bool = True,
-) -> Place:
+def set_up(folder: str | os.PathLike | None = None, torch: str = DEFAULT, say=print, triton: bool = True) -> Place:
     """Create or complete the environment: PyTorch's CUDA build without NVIDIA's packages, its other requirements, the stubs.
 
     Args:
@@ -218,8 +216,7 @@ def set_up(
     if triton:
         check_python(folder / "bin" / "python")
     pip = pip_of(folder)
-    known = libraries.torch_version(site) if (site / "torch" / "version.py").exists() else ""
-    if known.partition("+")[0] != torch:
+    if version_in(folder) != torch:
         say(f"PyTorch {torch}, built for CUDA: 0.5 GB to fetch, to 2.10 0.9 GB")
         run([*pip, "--no-deps", f"torch==={torch}"])
     if triton:
@@ -228,8 +225,6 @@ def set_up(
     hold(folder, site)
     run([*pip, f"torch==={torch}", *BESIDE])
     refuse_nvidia(site)
-    if headers is not None:
-        stubs.build(site, str(folder / "bin" / "python"), headers)
     return find(folder)
 
 

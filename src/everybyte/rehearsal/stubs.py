@@ -2,13 +2,13 @@
 
 import hashlib
 import json
-import os
 import re
 import tempfile
 import zipfile
 from collections import defaultdict
 from pathlib import Path
 
+from ..common import files
 from . import libraries
 from .libraries import said
 
@@ -130,25 +130,24 @@ def version_script(functions: dict[str, str | None]) -> str:
     return "".join(f"{v} {{ global: {'; '.join(sorted(n))}; }};\n" for v, n in sorted(names.items(), key=str) if v)
 
 
-def build(site: Path, python: str, headers: Path | None = None, out: Path | None = None) -> dict:
-    """Make the stubs for the PyTorch in a folder of packages, by default where it looks for NVIDIA's libraries.
+def build(site: Path, python: str) -> dict:
+    """Make the stubs for the PyTorch in a folder of packages, where it looks for NVIDIA's libraries.
 
     Args:
-        site: holds `torch`. python: of that environment; its pip fetches headers.
-        headers: a folder with NVIDIA's `driver_types.h`; by default fetched, 2 MB, and not kept.
+        site: holds `torch`. python: of that environment; its pip fetches NVIDIA's headers, 2 MB, which are not kept.
 
     Returns:
         The manifest: versions, capabilities that PyTorch has kernels for, and which sources made it.
     """
     cuda, version = libraries.cuda_version(site), libraries.torch_version(site)
-    out = out or libraries.folder(site)
+    out = libraries.folder(site)
     functions, bodies = libraries.wanted(libraries.torch_libraries(site)), answers()
     add_bodies(functions, bodies)
     built_for = libraries.architectures(site / "torch" / "lib" / "libtorch_python.so")
     out.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as made:
         work = Path(made)
-        include = headers or _headers(work, python, cuda)
+        include = _headers(work, python, cuda)
         (work / "crt").mkdir()
         (work / "crt" / "host_defines.h").write_text(
             "".join(f"#undef {mark.partition('(')[0]}\n#define {mark}\n" for mark in _MARKS.split())
@@ -176,9 +175,8 @@ def build(site: Path, python: str, headers: Path | None = None, out: Path | None
         "source": source(),
         "libraries": {soname: len(wanted) for soname, wanted in sorted(functions.items())},
     }
-    part = out / f"{MANIFEST}.part"
-    part.write_text(json.dumps(manifest, indent=1) + "\n", encoding="utf-8")
-    os.replace(part, out / MANIFEST)
+    with files.whole(out / MANIFEST) as file:
+        file.write(f"{json.dumps(manifest, indent=1)}\n".encode())
     return manifest
 
 
@@ -191,7 +189,7 @@ def _headers(work, python, cuda):
     except ValueError as error:
         raise ValueError(
             f"rehearsal.headers: {wish} could not be fetched (its headers say how CUDA lays out a device's properties); "
-            "allowed: a network, or `--headers FOLDER` with driver_types.h"
+            "allowed: a network, or a folder of wheels for pip"
         ) from error
     with zipfile.ZipFile(next(work.glob("*.whl"))) as wheel:
         names = [name for name in wheel.namelist() if re.fullmatch(r"[\w./-]+\.(h|hpp)", name) and ".." not in name]

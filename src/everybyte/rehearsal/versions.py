@@ -17,7 +17,7 @@ from pathlib import Path
 
 from ..common import checks, files
 from ..common.tables import Table
-from . import libraries, place
+from . import place
 from .place import Place
 
 #: The folder of environments ends so, after the default's name; an environment that is whole has this file.
@@ -55,7 +55,7 @@ def environment(
     place.check_machine()
     wish, names = torch and place.version(torch), requirements(packages)
     base = _at(wish, folder)
-    if wish and not (base / WHOLE).exists() and _version_in(place.where(folder)) != wish:
+    if wish and not (base / WHOLE).exists() and place.version_in(place.where(folder)) != wish:
         set_up(wish, folder, say=say)
     return layer(place.find(base), names, root(folder), say).folder if names else base
 
@@ -66,7 +66,10 @@ def find(torch: str, packages: Sequence[str] = ()) -> str:
     Raises:
         ValueError: where there is none, with the command that makes it.
     """
-    wish = {"torch": place.version(torch) if torch else _version_in(place.where()), "packages": requirements(packages)}
+    wish = {
+        "torch": place.version(torch) if torch else place.version_in(place.where()),
+        "packages": requirements(packages),
+    }
     for said in _listed():
         if said["whole"] and {name: said[name] for name in wish} == wish:
             return said["folder"]
@@ -93,7 +96,7 @@ def set_up(
 def _at(wish, folder):
     """Where a version of PyTorch is, or will be: the default environment, where it has it, or is to be made with it."""
     default = place.where(folder)
-    return default if wish in (None, _version_in(default) or place.DEFAULT) else root(folder) / f"torch-{wish}"
+    return default if wish in (None, place.version_in(default) or place.DEFAULT) else root(folder) / f"torch-{wish}"
 
 
 def requirements(packages: Sequence[str]) -> dict[str, str]:
@@ -218,22 +221,12 @@ def _scripts(there, here):
     """Write an environment's scripts of Python into another's folder of programs, to be run by its Python; what is there stays."""
     for path in sorted((there / "bin").iterdir()):
         written = here / "bin" / path.name
-        if (
-            path.is_symlink()
-            or written.exists()
-            or not _PYTHON.match(first := path.read_bytes()[:300].partition(b"\n")[0])
-        ):
+        if path.is_symlink() or written.exists():
             continue
-        text = path.read_bytes()[len(first) :]
-        written.write_bytes(f"#!{here / 'bin' / 'python'}".encode() + text)
-        written.chmod(0o755)
-
-
-def _version_in(folder):
-    """The version of an environment's PyTorch, without its CUDA; None where there is none."""
-    site = place.site_packages(folder)
-    known = site is not None and (site / "torch" / "version.py").exists()
-    return libraries.torch_version(site).partition("+")[0] if known else None
+        first, _, text = path.read_bytes().partition(b"\n")
+        if _PYTHON.match(first):
+            written.write_bytes(f"#!{here / 'bin' / 'python'}\n".encode() + text)
+            written.chmod(0o755)
 
 
 @contextmanager
@@ -270,7 +263,7 @@ def _own_bytes(path):
 def _told(path, default):
     said = files.parsed((path / place.LAYER).read_bytes()) if (path / place.LAYER).exists() else {"packages": {}}
     return {
-        "folder": str(path), "torch": said.get("torch", "").partition("+")[0] or _version_in(path), "packages": said["packages"],
+        "folder": str(path), "torch": said.get("torch", "").partition("+")[0] or place.version_in(path), "packages": said["packages"],
         "whole": path == default or "torch" in said or (path / WHOLE).exists(),
     }  # fmt: skip
 
