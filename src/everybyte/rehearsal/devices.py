@@ -5,8 +5,6 @@ from ..catalog.outside import context
 from ..common import checks
 from ..lab.devices import REHEARSED
 
-#: The beginning and the end of a device's name in a rehearsal, so that nobody takes it for a real GPU.
-BEGINS, ENDS = REHEARSED, " (no GPU)"
 #: Set in every process of a rehearsal.
 MARK = "EVERYBYTE_REHEARSAL"
 #: The most devices of one process.
@@ -38,11 +36,6 @@ def number(gpu: Gpu) -> int:
     return int(gpu.capability.replace(".", ""))
 
 
-def title(gpu: Gpu) -> str:
-    """The name that PyTorch gives the device."""
-    return f"{BEGINS}{gpu.title}{ENDS}"
-
-
 def environment(gpu: Gpu, count: int = 1, memory: int | None = None) -> dict[str, str]:
     """The environment variables that describe `count` such GPUs to the stubs.
 
@@ -58,7 +51,7 @@ def environment(gpu: Gpu, count: int = 1, memory: int | None = None) -> dict[str
     if memory is not None:
         checks.whole("rehearse", "memory", memory, kept, 2**40)
     said = {
-        "NAME": title(gpu),
+        "NAME": f"{REHEARSED}{gpu.title} (no GPU)",  # nobody takes it for a real one
         "MEMORY": memory or gpu.memory,
         "CONTEXT": kept,
         "CAPABILITY": number(gpu),

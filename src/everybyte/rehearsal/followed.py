@@ -183,11 +183,8 @@ class Followed:
             return torch.tensor(one, dtype=torch.float64 if isinstance(one, float) else None, device="cpu")
         if isinstance(one, complex) and kind.is_floating_point:
             kind = kind.to_complex()
-        kept = (
-            kind.is_complex
-            or isinstance(one, int | float)
-            and (kind.is_floating_point or isinstance(one, int) and kind.itemsize >= 4)
-        )
+        real = isinstance(one, int | float) and kind.is_floating_point
+        kept = kind.is_complex or real or isinstance(one, int) and kind.itemsize >= 4
         return torch.tensor(one, dtype=kind if kept else None, device="cpu")
 
     def _contents(self, name, args, kwargs):

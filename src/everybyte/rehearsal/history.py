@@ -159,9 +159,8 @@ def holders(instant: Instant, named: Callable[[int], dict | None], rows: int = L
     """
     sizes, counts = Counter(), Counter()
     for size, frames, number in instant.held:
-        node = None if frames else named(number)
-        where = (line(frames), inner(frames), None, None, None) if frames else (None,) * len(WHERE)
-        where = (None, None, node["node"], node["forward"], node["forward_inner"]) if node else where
+        said = {"line": line(frames), "inner": inner(frames)} if frames else named(number) or {}
+        where = tuple(map(said.get, WHERE))
         sizes[where] += size
         counts[where] += 1
     found = [dict(zip(WHERE, w, strict=True)) | {"tensors": counts[w], "bytes": size} for w, size in sizes.items()]

@@ -11,9 +11,9 @@ from . import reads
 COUNTS = ("resident", "imported", "pinned", "shared", "workers")
 
 
-def status(pid: int | str = "self") -> dict[str, int]:
-    """Bytes of a process by the names that Linux gives them: VmHWM, the most that was resident; VmRSS; RssShmem."""
-    with open(f"/proc/{pid}/status", encoding="utf-8") as lines:
+def status() -> dict[str, int]:
+    """Bytes of this process by the names that Linux gives them: VmHWM, the most that was resident; VmRSS; RssShmem."""
+    with open("/proc/self/status", encoding="utf-8") as lines:
         pairs = (line.split() for line in lines if line.endswith(" kB\n"))
         return {name.rstrip(":"): int(size) * 1024 for name, size, _ in pairs}
 
@@ -72,12 +72,11 @@ def said(processes: list[dict], ranks: int) -> str:
     """
     hosts = [process["host"] for process in processes]
     most = max(hosts, key=lambda host: host["resident"])
-    more = [
-        f"{text(most[name])} {what}"
-        for name, what in (("pinned", "pinned"), ("shared", "shared"), ("workers", "in its workers"))
-        if most[name]
-    ]
-    line = f"The CPU's memory: {text(most['resident'])} resident, {text(most['imported'])} of it when torch was imported{''.join(f', {one}' for one in more)}"
+    line = (
+        f"The CPU's memory: {text(most['resident'])} resident, {text(most['imported'])} of it when torch was imported"
+    )
+    for name, what in (("pinned", "pinned"), ("shared", "shared"), ("workers", "in its workers")):
+        line += f", {text(most[name])} {what}" if most[name] else ""
     line += "; of CUDA's own nothing"
     if ranks > 1:
         each = sum(host["resident"] + host["workers"] for host in hosts) / len(hosts)

@@ -3,18 +3,12 @@
 import re
 from collections.abc import Iterable, Sequence
 
-#: The moment at which a part of a step ends -> that part; and the moment -> the part that begins with it.
-ENDS = {
-    "after_forward": "forward",
-    "backward_done": "backward",
-    "after_backward": "backward",
-    "after_step": "optimizer step",
-}
-BEGINS = {
-    "after_forward": "backward",
-    "backward_done": "backward",
-    "after_backward": "optimizer step",
-    "after_step": "forward",
+#: The moment at which a part of a step ends -> that part, and the one that begins then.
+MOMENTS = {
+    "after_forward": ("forward", "backward"),
+    "backward_done": ("backward", "backward"),
+    "after_backward": ("backward", "optimizer step"),
+    "after_step": ("optimizer step", "forward"),
 }
 BEFORE = "before any backward"
 _COLLECTIVE = re.compile(r"/torch/distributed/(?:distributed_c10d|_functional_collectives|nn/functional)\.py$")
@@ -34,8 +28,8 @@ def where(allocation: int, marks: list[tuple[str, int]]) -> str:
     """
     for moment, count in marks:
         if allocation <= count:
-            return ENDS[moment]
-    return BEGINS[marks[-1][0]] if marks else BEFORE
+            return MOMENTS[moment][0]
+    return MOMENTS[marks[-1][0]][1] if marks else BEFORE
 
 
 def step(allocation: int, marks: list[tuple[str, int]]) -> int:

@@ -64,9 +64,8 @@ class Lines:
 
     def __init__(self):
         self.counts: Counter[tuple[str | None, str | None]] = Counter()
-        self.sizes: dict[
-            tuple[str, str], dict
-        ] = {}  # of lines whose sizes data decide: how often, and the most that was found
+        #: Of lines whose sizes data decide: how often, and the most that was found.
+        self.sizes: dict[tuple[str, str], dict] = {}
         self.since, self._warned = time.monotonic(), False
         self._call = ctypes.CFUNCTYPE(None)(self._read)  # kept: C has no reference of its own
         if library := stubs():

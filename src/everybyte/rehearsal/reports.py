@@ -7,23 +7,17 @@ from pathlib import Path
 from ..common import children, files
 from . import host
 
-_WHOLE = ("pid", "rank", "steps", "reads", "bytes_read", "streams", "backwards")
-#: Field of a report -> its type; field of one of its devices -> its type.
-_FIELDS = dict.fromkeys(_WHOLE, int) | {
-    "torch": str,
-    "notes": list,
-    "read_at": list,
-    "sized_at": list,
-    "groups": list,
-    "host": dict,
-    "devices": list,
-    "ended": bool,
-    "final": bool,
-}
-_OF_GROUP = {"ranks": int, "apart": int, "does": list}
-_OF_DEVICE = dict.fromkeys(("device", "memory", "requested", "allocated", "reserved", "segments"), int) | {
-    "phases": dict,
-    "stages": dict,
+#: Field of a report -> its type.
+_FIELDS: dict[str, type] = dict.fromkeys(("pid", "rank", "steps", "reads", "bytes_read", "streams", "backwards"), int)
+_FIELDS |= dict.fromkeys(("notes", "read_at", "sized_at", "groups", "devices"), list)
+_FIELDS |= {"torch": str, "host": dict, "ended": bool, "final": bool, "packages": dict}
+#: Field of a report that is a list -> field of each of its objects -> its type.
+_OF_EACH = {
+    "read_at": {"reads": int},
+    "sized_at": {"line": str, "by": str, "times": int},
+    "groups": {"ranks": int, "apart": int, "does": list},
+    "devices": dict.fromkeys(("device", "memory", "requested", "allocated", "reserved", "segments"), int)
+    | {"phases": dict, "stages": dict},
 }
 
 
@@ -51,18 +45,14 @@ def read(folder: Path) -> tuple[list[dict], list[str]]:
 def _checked(said):
     if not isinstance(said, dict):
         raise ValueError(f"a {type(said).__name__}; allowed: an object")
-    _check_fields("", {"packages": {}} | said, _FIELDS | {"packages": dict})
+    _check_fields("", {"packages": {}} | said, _FIELDS)
     _check_fields("host.", said["host"], dict.fromkeys(host.COUNTS, int))
-    for line in said["read_at"]:
-        _check_fields("read_at.", line if isinstance(line, dict) else {}, {"reads": int})
-    for line in said["sized_at"]:
-        _check_fields("sized_at.", line if isinstance(line, dict) else {}, {"line": str, "by": str, "times": int})
+    for name, fields in _OF_EACH.items():
+        for each in said[name]:
+            _check_fields(f"{name}.", each if isinstance(each, dict) else {}, fields)
     for group in said["groups"]:
-        _check_fields("groups.", group if isinstance(group, dict) else {}, _OF_GROUP)
         if min(group["ranks"], group["apart"]) < 1:
             raise ValueError(f"groups: {group!r:.80}; allowed: 1 or more ranks, 1 or more apart")
-    for device in said["devices"]:
-        _check_fields("devices.", device if isinstance(device, dict) else {}, _OF_DEVICE)
     return {"oom": None, "snapshot": None, "stopped": None, "lost": None} | said
 
 
@@ -134,8 +124,5 @@ _OF_OTHERS = ("ChildFailedError", "ProcessRaisedException", "ProcessExitedExcept
 def with_a_gpu(read: list[dict]) -> tuple[list[dict], list[dict]]:
     """(the reports of those that used a GPU, by rank, those of others that ended with an error of their own)."""
     using = sorted((said for said in read if said["devices"]), key=lambda said: said["rank"])
-    return using, [
-        said
-        for said in read
-        if not said["devices"] and said["stopped"] and not any(e in said["stopped"] for e in _OF_OTHERS)
-    ]
+    stopped = (said for said in read if said["stopped"] and not said["devices"])
+    return using, [said for said in stopped if not any(error in said["stopped"] for error in _OF_OTHERS)]

@@ -220,47 +220,27 @@ class ScriptRehearsal(Shown):
     def as_dict(self) -> dict:
         """As JSON."""
         process, device = self._worst
-        head = {"witness": "rehearse", "gpu": self.gpu.name, "command": list(self.command), "status": self.status}
-        head |= {
-            "peak": self.peak,
-            "peak_at": (device["peak"] or {}).get("at"),
-            "parts": (device["peak"] or {}).get("parts", {}),
-            "phases": device["phases"],
-            "reserved": self.reserved,
-        }
-        head |= {"outside": outside.taken(self.gpu, process["groups"])}
-        return head | {"oom": self.oom, "processes": self.processes, "unknown": self.unknown}
+        peak = device["peak"] or {}
+        return {
+            "witness": "rehearse", "gpu": self.gpu.name, "command": list(self.command), "status": self.status, "peak": self.peak,
+            "peak_at": peak.get("at"), "parts": peak.get("parts", {}), "phases": device["phases"], "reserved": self.reserved,
+            "outside": outside.taken(self.gpu, process["groups"]), "oom": self.oom, "processes": self.processes, "unknown": self.unknown,
+        }  # fmt: skip
 
     @property
     def unknown(self) -> list[str]:
         """What this rehearsal could not know."""
-        reads = sum(process["reads"] for process in self.processes)
+        found = [*reports.ends([*self.processes, *self.others], self.status), *UNKNOWN]
+        if reads := sum(process["reads"] for process in self.processes):
+            found.append(
+                f"{_times(reads)} the script read from the GPU what no kernel had written: zeros{self._read_at}"
+            )
+        if self.streams_differ and not self.early:
+            early = ("at once", "least", "late")
+            done, end, other = early if self.streams == "early" else ("when waited for", "most", "early")
+            found.append(f"streams wait for one another, and all was done {done}: reserved is the {end}, --streams {other} for the other end")  # fmt: skip
         notes = dict.fromkeys(note for process in self.processes for note in process["notes"])
-        return [
-            *reports.ends([*self.processes, *self.others], self.status),
-            *UNKNOWN,
-            *(
-                [f"{_times(reads)} the script read from the GPU what no kernel had written: zeros{self._read_at}"]
-                if reads
-                else []
-            ),
-            *self._waiting,
-            *self._sized_at,
-            *notes,
-            *self.faults,
-        ]
-
-    @property
-    def _waiting(self):
-        """What was taken of streams, where it matters."""
-        if self.early or not self.streams_differ:
-            return []
-        done, end, other = (
-            ("at once", "least", "late") if self.streams == "early" else ("when waited for", "most", "early")
-        )
-        return [
-            f"streams wait for one another, and all was done {done}: reserved is the {end}, --streams {other} for the other end"
-        ]
+        return [*found, *self._sized_at, *notes, *self.faults]
 
     @property
     def _read_at(self):
@@ -276,31 +256,23 @@ class ScriptRehearsal(Shown):
         """Where data decided a size, in words."""
         took = {0: "no rows", 1: "all rows"}.get(self.rows, f"{self.rows:.0%} of the rows")
         more = ": a GPU finds more, or fewer" if self.rows < 1 else ": a GPU finds no more, and --rows SHARE fewer"
-        masks, routed, brought = (self._sizes(kind) for kind in (known.MASK, known.ROUTER, known.DATA))
-        sent = {"balanced": "as many tokens to each expert", "worst": "all tokens to the first experts"}[self.routing]
-        other = "worst" if self.routing == "balanced" else "balanced"
-        return [
-            *([f"masks found {took} where data decide, at {masks}{more}"] if masks else []),
-            *(
-                [f"routers sent {sent}, which decides sizes at {routed}: --routing {other} for the other"]
-                if routed
-                else []
-            ),
-            *(
-                [f"whole numbers that the script brings, and what it computes of them, are as on a GPU: at {brought}"]
-                if brought
-                else []
-            ),
-        ]
+        sent, other = ("as many tokens to each expert", "worst")
+        if self.routing == "worst":
+            sent, other = ("all tokens to the first experts", "balanced")
+        said = {
+            known.MASK: f"masks found {took} where data decide, at {{}}{more}",
+            known.ROUTER: f"routers sent {sent}, which decides sizes at {{}}: --routing {other} for the other",
+            known.DATA: "whole numbers that the script brings, and what it computes of them, are as on a GPU: at {}",
+        }
+        return [text.format(lines) for kind, text in said.items() if (lines := self._sizes(kind))]
 
     def _sizes(self, kind):
         """Lines at which data of a kind decided sizes, with the most that was found there."""
         found = {}
         for said in (said for process in self.processes for said in process["sized_at"] if said["by"] == kind):
             times, most, of = found.get(said["line"], (0, -1, None))
-            most, of = max(
-                (most, of), (said["found"] if said["found"] is not None else -1, said["of"]), key=lambda pair: pair[0]
-            )
+            if said["found"] is not None and said["found"] > most:
+                most, of = said["found"], said["of"]
             found[said["line"]] = times + said["times"], most, of
         ordered = sorted(found.items(), key=lambda item: (not item[1][2], -item[1][0]))[:4]
         counts = (
@@ -319,13 +291,10 @@ class ScriptRehearsal(Shown):
             *(sized(f"  of it {part}", size) for part, size in peak.get("parts", {}).items()),
             sized("allocated: in the blocks that were found", device["allocated"]),
             (f"reserved: {segments}", device["reserved"], room),
-            *(
-                [sized("reserved at least: what streams wait for is done at once", self.reserved[0])]
-                if self.reserved[0] < self.reserved[1]
-                else []
-            ),
-            *(sized(f"requested {name.replace('_', ' ')}", size) for name, size in phases.items()),
         ]
+        if self.reserved[0] < self.reserved[1]:
+            rows.append(sized("reserved at least: what streams wait for is done at once", self.reserved[0]))
+        rows += [sized(f"requested {name.replace('_', ' ')}", size) for name, size in phases.items()]
         rows += [
             sized(f"requested while {_DOING.get(name, name)}, at most", size) for name, size in device["stages"].items()
         ]
@@ -340,30 +309,21 @@ class ScriptRehearsal(Shown):
         ended += f"{process['steps']} optimizer step{'s' * (process['steps'] != 1)}"
         if process["backwards"] not in (0, process["steps"]):
             ended += f", {process['backwards']:,} backward pass{'es' * (process['backwards'] != 1)}"
-        caption = (
-            f"Rehearsed as on {self.gpu.title}{ranks}: no GPU. {ended}, {self.seconds:.1f} s, {_versions(process)}"
+        ran = ", ".join(
+            [f"PyTorch {process['torch']}", *(" ".join(pair) for pair in process.get("packages", {}).items())]
         )
+        caption = f"Rehearsed as on {self.gpu.title}{ranks}: no GPU. {ended}, {self.seconds:.1f} s, {ran}"
         return Table(["rehearse", "bytes", "where"], rows, caption)
 
     def __str__(self):
         files = [process["snapshot"] for process in self.processes if process["snapshot"]]
         beside = outside.said(self.gpu, self._worst[0]["groups"])
-        lines = [
-            repr(self.table()),
-            beside,
-            host.said(self.processes, self.node),
-            "A rehearsal cannot know:",
-            *(f"- {text}" for text in self.unknown),
-        ]
+        lines = [repr(self.table()), beside, host.said(self.processes, self.node), "A rehearsal cannot know:"]
+        lines += [f"- {text}" for text in self.unknown]
         return "\n".join([*lines, *(f"Snapshot for PyTorch's viewer: {file}" for file in files)])
 
     def __repr__(self):
         return f"ScriptRehearsal({' '.join(self.command)} as on {self.gpu.name}: {self.peak:,} B requested)"
-
-
-def _versions(process):
-    """What a process ran with."""
-    return ", ".join([f"PyTorch {process['torch']}", *(" ".join(pair) for pair in process.get("packages", {}).items())])
 
 
 def _place(said):

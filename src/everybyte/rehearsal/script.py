@@ -168,15 +168,8 @@ def _run(command, where, gpu, variables, output, cwd, **asked):
             if not processes:
                 raise ValueError(reports.nobody(" ".join(command[:3]), status, read, faults))
             return ScriptRehearsal(
-                command=list(command),
-                gpu=gpu,
-                status=status,
-                seconds=seconds,
-                processes=processes,
-                faults=faults,
-                others=others,
-                **asked,
-            )
+                command=list(command), gpu=gpu, status=status, seconds=seconds, processes=processes, faults=faults, others=others, **asked,
+            )  # fmt: skip
 
         try:
             status = children.Child(words, environment, cwd=cwd, **streams).finish(grace=GRACE)

@@ -10,7 +10,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from ..ask.setup import Setup
-from ..catalog import Model, gpu
+from ..catalog import Model, gpu, models
+from ..catalog import model as named
 from ..common import checks, files
 from ..lab.grid import Configuration, grid
 from ..lab.measurement import PHASES, model_as_dict, model_from_dict
@@ -23,12 +24,7 @@ from .result import Rehearsal
 SCHEMA = 1
 #: GPUs whose grid is shipped, and the folders where the files may be: from the working folder, or in this clone.
 GPUS = ("h200", "a100-80gb", "rtx-4090")
-FOLDERS = (
-    "rehearsals",
-    "labs/rehearsals",
-    "../labs/rehearsals",
-    Path(__file__).resolve().parents[3] / "labs/rehearsals",
-)
+FOLDERS = ("rehearsals", "labs/rehearsals", "../labs/rehearsals", place.PROJECT / "labs/rehearsals")
 #: Workers at once, and the seconds that one step may take.
 WORKERS, EACH = 2, 180.0
 _NUMBERS = ("requested", "allocated", "reserved", "segments", "workspace")
@@ -66,23 +62,15 @@ def line_of(rehearsal: Rehearsal) -> dict:
     usual = Setup().as_dict()
     setup = {name: value for name, value in rehearsal.setup.as_dict().items() if value != usual[name]}
     model = model_as_dict(rehearsal.model)
-    known = model_from_dict(model)
-    said = {"model": known.name if known is rehearsal.model or _in_catalog(known) else model, "setup": setup}
+    known = models("reference").get(rehearsal.model.name) == model_from_dict(model)
+    said = {"model": rehearsal.model.name if known else model, "setup": setup}
     said |= {name: getattr(rehearsal, name) for name in _NUMBERS}
     if rehearsal.oom:
         return said | {"out_of_memory": rehearsal.out_of_memory}
     return said | {"phases": [rehearsal.phases[name] for name in PHASES], "at": rehearsal.peak_at}
 
 
-def _in_catalog(model):
-    from ..catalog import models
-
-    return models("reference").get(model.name) == model
-
-
 def _rehearsal_of(said, head):
-    from ..catalog import model
-
     if not isinstance(said, dict) or not {"model", "setup", *_NUMBERS} <= said.keys():
         raise ValueError("it is no rehearsal's line")
     for name in _NUMBERS:
@@ -93,7 +81,7 @@ def _rehearsal_of(said, head):
     if out is None and (len(phases) != len(PHASES) or not all(isinstance(v, int) for v in phases)):
         raise ValueError(f"Rehearsal.phases: {phases!r}; allowed: bytes for each of {', '.join(PHASES)}")
     return Rehearsal(
-        model=model(said["model"], "reference") if isinstance(said["model"], str) else model_from_dict(said["model"]),
+        model=named(said["model"], "reference") if isinstance(said["model"], str) else model_from_dict(said["model"]),
         setup=Setup(**said["setup"]), gpu=gpu(head["gpu"]), phases=dict(zip(PHASES, phases, strict=False)), out_of_memory=out,
         peak_at=said.get("at"), versions={"torch": head["torch"], "cuda": head["cuda"]}, fingerprint=head["fingerprint"],
         **{name: said[name] for name in _NUMBERS},
@@ -209,12 +197,10 @@ def recheck(
 
 def _decided(rehearsal):
     """The numbers that must agree: allocated and reserved bytes also depend on earlier steps in the same worker, and are not."""
+    if rehearsal.oom:
+        return "out of memory"
     said = line_of(rehearsal)
-    return (
-        {name: said.get(name) for name in ("requested", "workspace", "phases", "at")}
-        if not rehearsal.oom
-        else "out of memory"
-    )
+    return {name: said[name] for name in ("requested", "workspace", "phases", "at")}
 
 
 def peaks(only: Iterable[str] = ()) -> list[Configuration]:

@@ -47,18 +47,11 @@ def rehearse(
     checks.flag("rehearse", "expandable", expandable)
     where = place.find(folder)
     found = devices.find(gpu, where.manifest["capabilities"])
-    with worker(where, found, memory=memory, expandable=expandable) as running:
+    with starter(where, found, memory) as start, start(EXPANDABLE if expandable else None) as running:
         try:
             return one(running, model, setup, found, timeout)[0]
         except Failed as error:
             raise ValueError(f"rehearse: {error}") from error
-
-
-@contextmanager
-def worker(where: place.Place, gpu: Gpu, memory: int | None = None, expandable: bool = False) -> Iterator[Worker]:
-    """A context with a worker of the labs on a pretended GPU."""
-    with starter(where, gpu, memory) as start, start(EXPANDABLE if expandable else None) as running:
-        yield running
 
 
 @contextmanager
