@@ -53,6 +53,8 @@ _CONTENTS = {
         },
     ),
 }
+#: Type of JSON -> Python's.
+_KINDS = {"boolean": bool, "integer": int, "number": (int, float), "string": str}
 #: Programs that a rehearsal may be asked to run, and what may stand between torchrun and the script.
 _PROGRAMS = ("python", "torchrun")
 _BEFORE = re.compile(r"--nproc[-_]per[-_]node=\d+|--standalone")
@@ -67,21 +69,13 @@ def _property(action):
     """The JSON Schema of an option."""
     if isinstance(action, argparse._StoreTrueAction):
         return {"type": "boolean", "default": False, "description": action.help}
-    kind = "string"
-    for name, made in words.TYPES.items():
-        if action.type is made and name in ("int", "float"):
-            kind = {"int": "integer", "float": "number"}[name]
+    kind = {words.TYPES["int"]: "integer", words.TYPES["float"]: "number"}.get(action.type, "string")
     said = {"type": kind, "description": action.help}
     if action.dest == "predicted":
         return said | {"enum": [*models()], "description": "a name from the tool models"}
     if action.dest in words.ALLOWED and action.dest != "conf":
         said["enum"] = [*words.ALLOWED[action.dest]]
-    if (
-        kind != "string"
-        and isinstance(action.default, int | float)
-        or kind == "string"
-        and isinstance(action.default, str)
-    ):
+    if isinstance(action.default, _KINDS[kind]):
         said["default"] = action.default
     return said
 
@@ -111,8 +105,7 @@ def takes(tool: str) -> dict:
 def _value(tool, name, said, action):
     """A value of JSON as the option's own."""
     kind = _property(action)["type"]
-    right = {"boolean": bool, "integer": int, "number": (int, float), "string": str}[kind]
-    if not isinstance(said, right) or isinstance(said, bool) and kind != "boolean":
+    if not isinstance(said, _KINDS[kind]) or isinstance(said, bool) and kind != "boolean":
         raise ValueError(f"{tool}.{name}: {checks.shown(said)}; allowed: a value of type {kind}")
     if action.dest == "predicted":  # elsewhere a file's name too
         checks.one_of(tool, name, said, models())

@@ -218,13 +218,8 @@ def doctor(options):
     if options.rehearse:
         from ..answers.rehearsing import rehearsed
 
-        asked = {
-            "memory": given.size("--memory", options.memory),
-            "gpus": options.gpus,
-            "steps": options.steps,
-            "say": terminal.note,
-        }
-        found = rehearsed(found, options.gpu, options.script, ran, setup, **asked)
+        asked = {"memory": given.size("--memory", options.memory), "gpus": options.gpus, "steps": options.steps}
+        found = rehearsed(found, options.gpu, options.script, ran, setup, say=terminal.note, **asked)
     return _said(found)
 
 
@@ -327,6 +322,33 @@ def _grid(options, again, folder):
     shelf = rehearsal.rehearse_grid(options.gpu, options.out, **asked)
     steps = len(shelf.found)
     return shelf.head | {"rehearsed": steps}, f"{shelf.path}: {steps} steps rehearsed, no GPU", 0
+
+
+def _guarded(options):
+    if not options.script:
+        raise ValueError(
+            f"{options.command}: nothing to run; allowed: everybyte {options.command} ... -- python train.py ..."
+        )
+    return {name: getattr(options, name) for name in ("gpu", "gpus", "alone", "steps")} | {"carried": options.carry}
+
+
+def diff(options):
+    from ..guard import comment
+    from ..guard import diff as compared
+
+    asked, over = _guarded(options), given.size("--over", options.over)
+    largest = given.span("--largest", options.largest) if options.largest else None
+    found = compared(options.base, options.head, options.script, largest=largest, **asked)
+    shown = found if options.comment is None else comment(found, options.comment)
+    return found.as_dict(), shown, 0 if over is None or found.change.bytes <= over else 1
+
+
+def bisect(options):
+    from ..guard import bisect as searched
+
+    asked, over = _guarded(options), given.size("--over", options.over) or 0
+    found = searched(options.good, options.bad, options.script, over=over, say=terminal.note, **asked)
+    return found.as_dict(), found, 0 if found.moved else 1
 
 
 def published(options):

@@ -60,20 +60,15 @@ def _draw(found, options):
         from .. import draw
 
         fig = draw.timeline(course, " ".join(options.script), capacity=None, places="allocations and frees")
-        made = {
-            options.timeline: draw.svg(fig)
-            if str(options.timeline).lower().endswith(".svg")
-            else draw.png(fig, fig.alt)
-        }
+        svg = str(options.timeline).lower().endswith(".svg")
+        made = {options.timeline: draw.svg(fig) if svg else draw.png(fig, fig.alt)}
         if options.explore:
             from ..explore import memory_map
             from ..explore.alone import page
 
             shown = memory_map(memory, parts=[(name, draw.part(name).label) for name in course.lines])
-            above = [
-                found.table()._repr_html_(),
-                f'<figure role="img" aria-label="{escape(fig.alt)}">{draw.svg(fig).decode()}</figure>',
-            ]
+            drawn = f'<figure role="img" aria-label="{escape(fig.alt)}">{draw.svg(fig).decode()}</figure>'
+            above = [found.table()._repr_html_(), drawn]
             made[options.explore] = page(shown, f"Rehearsed: {' '.join(options.script)}", above).encode()
     for path, content in made.items():
         if path:

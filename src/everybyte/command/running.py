@@ -6,7 +6,7 @@ import sys
 import traceback
 
 from ..common import interrupts, refusals, terminal
-from . import answers, guarding, words
+from . import answers, words
 
 #: The command that `everybyte` without words runs.
 FIRST = ("budget", "gpt2", "--batch", "8", "--sequence", "1024", "--precision", "bf16-mixed")
@@ -61,8 +61,12 @@ def _run(arguments):
 
 
 def _answer(options):
-    name = options.command.replace("-", "_")
-    return getattr(guarding if name in guarding.COMMANDS else answers, name)(options)
+    if options.command != "mcp":
+        return getattr(answers, options.command.replace("-", "_"))(options)
+    from .agents import serve  # whose tools are the answers
+
+    serve(options)
+    return {}, None, 0
 
 
 def _wrong(line, status=2, said=None):

@@ -6,7 +6,6 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from functools import cache
-from importlib import resources
 from typing import Any
 
 from .. import __version__
@@ -40,7 +39,7 @@ ALLOWED: dict[str, tuple[str, ...]] = dict(CHOICES) | {
 @cache
 def schemas() -> dict[str, dict[str, Any]]:
     """Command -> the JSON Schema of its answer, as tools/schemas.py writes them."""
-    return files.parsed(resources.files(__package__).joinpath("schemas.json").read_bytes())
+    return files.parsed(files.text(__package__, "schemas.json"))
 
 
 class _Parser(argparse.ArgumentParser):
