@@ -36,9 +36,8 @@ def whole(path: str | os.PathLike) -> Iterator[BinaryIO]:
         with path.open("wb") as file:
             yield file
         return
-    part = path.with_name(
-        f"{path.name[:40]}.{secrets.token_hex(8)}.part"
-    )  # each thread's, process's and container's own
+    # Each thread's, process's and container's own.
+    part = path.with_name(f"{path.name[:40]}.{secrets.token_hex(8)}.part")
     try:
         with part.open("xb") as file:
             if path.exists():

@@ -141,9 +141,8 @@ def _again(lost, usual=sys.unraisablehook):
         time.sleep(0.01)
         _thread.interrupt_main(number)
 
-    _thread.start_new_thread(
-        interrupt, ()
-    )  # a `Timer` waits for its start, and there the signal would be forgotten again
+    # A `Timer` waits for its start, and there the signal would be forgotten again.
+    _thread.start_new_thread(interrupt, ())
 
 
 def _come(number, frame):
