@@ -120,14 +120,9 @@ class Tape:
         self._sequence += 1
         return self._sequence
 
-    @contextmanager
     def casting(self):
         """As `torch.autocast`: each weight is cast once, and the copies are freed at the end."""
-        before, self.casts = self.casts, {}
-        try:
-            yield
-        finally:
-            self.casts = before
+        return self.within(casts={})
 
     def take(self, name, *tensors, part=None, count=1, kind=""):
         """Record an operation that allocates tensors of (elements, width) each. Returns their storages."""
@@ -165,30 +160,17 @@ class Tape:
         """The current place, in these loops alone."""
         return tuple(p for p in self.place if p[0] in loops)
 
-    @contextmanager
     def turn(self, loop, index):
         """Set the turn of `loop` to `index` within the block."""
-        before = self.place
-        keep = LOOPS[: LOOPS.index(loop)]
-        self.place = (*(p for p in before if p[0] in keep), (loop, index))
-        try:
-            yield
-        finally:
-            self.place = before
+        return self.within(place=(*self.at(*LOOPS[: LOOPS.index(loop)]), (loop, index)))
 
     def turns(self, turn):
         """`turn` for (loop, index); nothing for None."""
         return nullcontext() if turn is None else self.turn(*turn)
 
-    @contextmanager
     def module(self, path, loss=None):
         """Operations within the block belong to that module, and to head and loss where `loss` is true."""
-        before = self.owner, self.loss
-        self.owner, self.loss = path, self.loss if loss is None else loss
-        try:
-            yield
-        finally:
-            self.owner, self.loss = before
+        return self.within(owner=path, loss=self.loss if loss is None else loss)
 
     @contextmanager
     def within(self, **changes):
