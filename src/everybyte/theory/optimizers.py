@@ -5,7 +5,6 @@ Source: PyTorch, `torch/optim/adam.py`, `rmsprop.py`, `_adafactor.py`, `_muon.py
 """
 
 from copy import copy
-from functools import partial
 from math import prod
 
 from ..ask.choices import DTYPE_BYTES, OPTIMIZERS
@@ -40,7 +39,6 @@ class Optimizer:
         self.weights = step.trained
         if tensors and not step.setup.fsdp:  # all numbers in a row, or a share of them
             self.weights = [(Weight("share", (n,), group), n, count) for group, n, count in self.tensors]
-        self.single = False  # whether it has one tensor, among others that have theirs
 
     # Between steps.
 
@@ -50,15 +48,7 @@ class Optimizer:
         if setup.dtypes.master:
             wide = Letter(DTYPE_BYTES[setup.dtypes.master], "m_w")
             found += [Piece(numbers, wide, "optimizer", count) for _, numbers, count in self.tensors]
-        if self.kind.states is None:
-            for weight, numbers, count in self._paired:
-                pieces = getattr(self, f"_{self.kind.algorithm}_states")(weight, numbers)
-                found += [Piece(size, width, "optimizer", count) for size, width, paged in pieces if not paged]
-        else:
-            counted = self.kind.algorithm == "adam" and setup.optimizer_impl == "fused"
-            for _, numbers, count in self.tensors:  # in the order in which they are made
-                states = [(1, 4)] * counted + [(numbers, self.width)] * self.kind.states
-                found += [Piece(n, width, "optimizer", count) for n, width in states]
+        found += self._kept(paged=False)
         if self.kind.algorithm == "adam8bit":
             narrow = [count for weight, numbers, count in self.weights if not self._wide(weight, numbers)]
             shared = narrow if setup.optimizer_in_backward else narrow[:1] and [1]
@@ -69,30 +59,34 @@ class Optimizer:
 
     def host(self):
         """What it keeps in memory that is paged between GPU and CPU."""
-        if not self.kind.paged:
-            return []
-        found = [(self._adam8bit_states(weight, numbers), count) for weight, numbers, count in self.weights]
+        return self._kept(paged=True)
+
+    def _kept(self, paged):
+        """The states that are paged, or those that are not: of a large tensor, what has as many numbers as it is paged."""
         return [
-            Piece(size, width, "optimizer", count) for pieces, count in found for size, width, paged in pieces if paged
+            Piece(size, width, "optimizer", count)
+            for weight, numbers, count in self._paired
+            for size, width in self._states(weight, numbers)
+            if paged == (self.kind.paged and numbers >= PAGED and size is numbers)
         ]
 
-    def _adafactor_states(self, weight, numbers):
-        return [(size, self.width, False) for size in factors(weight.shape)]
-
-    def _muon_states(self, weight, numbers):
-        if is_hidden(weight):
-            return [(numbers, self.width, False)]
-        counter = [(1, 4, False)] * (self.setup.optimizer_impl == "fused")
-        return [(numbers, self.width, False)] * 2 + counter
-
-    def _adam8bit_states(self, weight, numbers):
-        paged = self.kind.paged and numbers >= PAGED
-        if self._wide(weight, numbers):
-            return [(numbers, 4, paged)] * 2
-        return [(numbers, 1, paged), (up(numbers, BLOCK), 4, False)] * 2
-
-    def _torchao_states(self, weight, numbers):
-        return [(*piece, False) for piece in low_bits.state(self.setup.optimizer, numbers, self.width) * 2]
+    def _states(self, weight, numbers):
+        """(numbers, bytes of each) of what it keeps of one tensor, in the order in which it is made."""
+        counter = [(1, 4)] * (self.setup.optimizer_impl == "fused")
+        match self.kind.algorithm:
+            case "adam":
+                return counter + [(numbers, self.width)] * 2
+            case "adafactor":
+                return [(size, self.width) for size in factors(weight.shape)]
+            case "muon":
+                return [(numbers, self.width)] if is_hidden(weight) else [(numbers, self.width)] * 2 + counter
+            case "adam8bit":
+                return (
+                    [(numbers, 4)] * 2 if self._wide(weight, numbers) else [(numbers, 1), (up(numbers, BLOCK), 4)] * 2
+                )
+            case "torchao":
+                return low_bits.state(self.setup.optimizer, numbers, self.width) * 2
+        return [(numbers, self.width)] * self.kind.states
 
     def _wide(self, weight, numbers):
         """Whether an 8-bit optimizer keeps its states in fp32: of few numbers, and in transformers' `Trainer` of embeddings."""
@@ -119,8 +113,8 @@ class Optimizer:
 
     def alone(self, parameter, numbers):
         """The update of one weight, or of a share of it, by an optimizer of its own."""
-        one, weight = copy(self), Weight(parameter.name, parameter.shape, "")
-        one.tensors, one.weights, one.moved, one.single = [("", numbers, 1)], [(weight, numbers, 1)], [], True
+        one, weight = copy(self), Weight(parameter.name, parameter.shape, "last")
+        one.tensors, one.weights, one.moved = [("last", numbers, 1)], [(weight, numbers, 1)], []
         self.tape.note("weight moved", [])
         states = [size for piece in one.rest() for size in [piece.numbers * piece.width] * int(piece.count)]
         self.tape.by("moved", *states)  # in the first step they are made here
@@ -128,10 +122,8 @@ class Optimizer:
 
     def accumulate(self):
         """DeepSpeed's gradients, one after another, as fp32 to be added."""
-        for turn, numbers in self._in_order([(weight, n) for weight, n, _ in self.step_.trained]):
-            with turn():
-                copy = self._make("gradient cast", numbers, 4)
-                del copy
+        for _, numbers in self._in_order(self.step_.trained):
+            self._make("gradient cast", numbers, 4)
 
     def _all(self, name, pieces, kind=""):
         """Tensors that are made together: (numbers, width, count) each."""
@@ -145,13 +137,14 @@ class Optimizer:
         """Each operation asks for the gradients as their weights are divided; a list's copies stand until it has run, and so
         do those of the list before."""
         for times in range(1, operations + 1) if self.moved else ():
-            copies = self._all("gradients redistributed", self.moved * times)
-            del copies
+            self._all("gradients redistributed", self.moved * times)
 
     @property
     def _paired(self):
         """(weight, numbers, count) of each tensor of which there are so many numbers."""
         return [(weight, n, count) for (weight, *_), (_, n, count) in zip(self.weights, self.tensors, strict=True)]
+
+    # By algorithm. What is made and given no name is freed before the next is made.
 
     def _sgd(self):
         self._redistribute(1)
@@ -165,12 +158,10 @@ class Optimizer:
         """One tensor after another, each in compiled code: under FSDP its first rows, as if that were all."""
         name = self.setup.optimizer
         parts = self.step_.shards if self.setup.fsdp else 1
-        for turn, (shape, numbers) in self._in_order([(w, (w.shape, n)) for w, n, _ in self._paired]):
-            with turn():
-                shape = (up(shape[0], parts), *shape[1:])
-                sizes = low_bits.temporaries(name, shape, numbers)
-                buffers = self._all("compiled step's buffers", [(*size, 1) for size in sizes])
-                del buffers
+        for weight, numbers in self._in_order(self._paired):
+            shape = (up(weight.shape[0], parts), *weight.shape[1:])
+            sizes = low_bits.temporaries(name, shape, numbers)
+            self._all("compiled step's buffers", [(*size, 1) for size in sizes])
 
     def _adam(self, tensors=None):
         """Of `tensors`, (weight, numbers, count) each, the root of each variance: of all at once, or of one after another; then the root scaled, while the one before
@@ -180,34 +171,29 @@ class Optimizer:
             self._redistribute(1)
         if self.setup.optimizer_impl == "foreach":
             self._redistribute(2)
-            roots = self._all("root of the variance", [(numbers, self.width, count) for _, numbers, count in tensors])
-            del roots
+            self._all("root of the variance", [(numbers, self.width, count) for _, numbers, count in tensors])
         if self.setup.optimizer_impl != "loop":
             return
         denominator = None  # noqa: F841
-        for turn, numbers in self._in_order([(weight, n) for weight, n, _ in tensors]):
-            with turn():
-                root = self._make("root of one tensor's variance", numbers)
-                denominator = self._make("root of one tensor's variance", numbers)  # noqa: F841
-                del root
+        for _, numbers in self._in_order(tensors):
+            root = self._make("root of one tensor's variance", numbers)
+            denominator = self._make("root of one tensor's variance", numbers)  # noqa: F841
+            del root
 
     def _rmsprop(self):
         """The root of each mean square: of all at once; or of one after another, while the one before still has its name."""
         if self.setup.optimizer_impl == "foreach":
-            roots = self._all("roots of the mean squares", [(n, self.width, count) for _, n, count in self.tensors])
-            del roots
+            self._all("roots of the mean squares", [(n, self.width, count) for _, n, count in self.tensors])
             return
         root = None  # noqa: F841
-        for turn, numbers in self._in_order([(weight, n) for weight, n, _ in self._paired]):
-            with turn():
-                root = self._make("root of one tensor's mean square", numbers)  # noqa: F841
+        for _, numbers in self._in_order(self._paired):
+            root = self._make("root of one tensor's mean square", numbers)  # noqa: F841
 
     def _lion(self):
-        for turn, numbers in self._in_order([(weight, n) for weight, n, _ in self._paired]):
-            with turn():
-                copy = self._make("average copied", numbers)
-                update = self._make("sign of the update", numbers)  # noqa: F841
-                del copy, update
+        for _, numbers in self._in_order(self._paired):
+            copy = self._make("average copied", numbers)
+            update = self._make("sign of the update", numbers)  # noqa: F841
+            del copy, update
 
     def _adafactor(self):
         self._adafactor_together() if self.setup.optimizer_impl == "foreach" else self._adafactor_each()
@@ -215,23 +201,19 @@ class Optimizer:
     def _adafactor_each(self):
         """One tensor after another: what an iteration makes has its name until the next one's."""
         row = column = squared = update = None  # noqa: F841
-        for turn, (shape, numbers) in self._in_order([(w, (w.shape, n)) for w, n, _ in self.weights]):
-            with turn():
-                norm = self._make("norm of the weights", 1)
-                del norm
-                if len(shape) > 1:
-                    rows, columns = factors(shape)
-                    row = self._make("means of the rows", rows)  # noqa: F841
-                    column = self._make("means of the columns", columns)  # noqa: F841
-                    estimate = self._make("estimate of the variance", numbers)
-                    mean = self._make("mean of the rows", prod(shape[:-2]))
-                    del mean
-                else:
-                    squared = self._make("gradient squared", numbers)  # noqa: F841
-                    estimate = self._make("variance copied", numbers)
-                update = estimate  # noqa: F841
-                norm = self._make("norm of the update", 1)
-                del norm
+        for weight, numbers in self._in_order(self.weights):
+            self._make("norm of the weights", 1)
+            if len(weight.shape) > 1:
+                rows, columns = factors(weight.shape)
+                row = self._make("means of the rows", rows)  # noqa: F841
+                column = self._make("means of the columns", columns)  # noqa: F841
+                estimate = self._make("estimate of the variance", numbers)
+                self._make("mean of the rows", prod(weight.shape[:-2]))
+            else:
+                squared = self._make("gradient squared", numbers)  # noqa: F841
+                estimate = self._make("variance copied", numbers)
+            update = estimate  # noqa: F841
+            self._make("norm of the update", 1)
 
     def _adafactor_together(self):
         """All matrices and all vectors, first those of the step's first weight; an update has its name until the others'."""
@@ -242,42 +224,34 @@ class Optimizer:
             groups.reverse()
         for estimates, tensors in groups:
             if tensors:
-                norm = self._make("norm of the weights", 1)
-                del norm
+                self._make("norm of the weights", 1)
                 updates = estimates(tensors)  # noqa: F841
-                norm = self._make("norm of the update", 1)
-                del norm
+                self._make("norm of the update", 1)
 
     def _squared(self, vectors):
-        squared = self._all("gradients squared", vectors)
-        del squared
+        self._all("gradients squared", vectors)
         return self._all("variances copied", vectors)
 
     def _factored(self, matrices):
         for i, what in enumerate(("rows", "columns")):
-            means = self._all(f"means of the {what}", [(factors(s)[i], self.width, count) for s, _, count in matrices])
-            del means
+            self._all(f"means of the {what}", [(factors(s)[i], self.width, count) for s, _, count in matrices])
         updates = self._all("estimates of the variances", [(n, self.width, count) for _, n, count in matrices])
-        means = self._all("means of the rows", [(prod(s[:-2]), self.width, count) for s, _, count in matrices])
-        del means
+        self._all("means of the rows", [(prod(s[:-2]), self.width, count) for s, _, count in matrices])
         return updates
 
     def _muon(self):
         """One matrix after another: five times two products with the matrix's smaller side, in bf16. Under FSDP gathered before."""
-        bits, update = 2, None
-        hidden = [(w, (w.shape, n)) for w, n, _ in self._paired if is_hidden(w)]
+        bits, update, narrow = 2, None, self.setup.fsdp or self.setup.dtypes.states == "bf16"
+        hidden = [row for row in self._paired if is_hidden(row[0])]
         if self.setup.muon_gather != "each":
             hidden = []
             self._exchanged(bits)
-        for turn, (shape, numbers) in self._in_order(hidden):
-            with turn():
-                if self.setup.fsdp:
-                    update = self._gathered(numbers, bits)
-                else:
-                    update = self._make("gradient with momentum", numbers)
-                update = self._orthogonal(
-                    update, prod(shape), least(*shape), bits, self.setup.fsdp or self.setup.dtypes.states == "bf16"
-                )
+        for weight, numbers in self._in_order(hidden):
+            if self.setup.fsdp:
+                update = self._gathered(numbers, bits)
+            else:
+                update = self._make("gradient with momentum", numbers)
+            update = self._orthogonal(update, prod(weight.shape), least(*weight.shape), bits, narrow)
         del update
         self._adam([row for row in self._paired if not is_hidden(row[0])])
 
@@ -297,13 +271,11 @@ class Optimizer:
                 sent = self._make(
                     "rows for an owner" if owned else "rows for all owners", numbers if owned else whole, bits
                 )
-                rows = self._make("gradient with momentum", numbers)  # of one matrix after another
-                del rows
+                self._make("gradient with momentum", numbers)  # of one matrix after another
                 update = self._make("matrix from all GPUs' rows", whole, bits)
                 if owned:
                     del sent
-                found = self._orthogonal(update, prod(weight.shape), least(*weight.shape), bits, True)
-                del found
+                self._orthogonal(update, prod(weight.shape), least(*weight.shape), bits, True)
                 sent = self._make("rows from an owner", numbers, bits) if owned else sent
                 del sent, update
 
@@ -319,27 +291,24 @@ class Optimizer:
         del gram
         return found
 
-    def _in_order(self, tensors):
-        """(within which turn, what is said of a weight) of (weight, that) each: what comes before the blocks, each that is traced, last."""
-        if self.single:
-            yield from ((self.tape.within, what) for _, what in tensors)
-            return
+    def _in_order(self, rows):
+        """(weight, numbers) of (weight, numbers, ...) each, within its turn: what comes before the blocks, each that is traced, last."""
         if not self.step_.whole.family:
-            tensors = optimized(self.step_.whole, tensors)
-        places = [i for i, (weight, _) in enumerate(tensors) if weight.group not in ENDS] or [0, -1]
-        first, block, last = tensors[: places[0]], tensors[places[0] : places[-1] + 1], tensors[places[-1] + 1 :]
+            rows = optimized(self.step_.whole, rows)
+        places = [i for i, (weight, *_) in enumerate(rows) if weight.group not in ENDS] or [0, -1]
+        first, block, last = rows[: places[0]], rows[places[0] : places[-1] + 1], rows[places[-1] + 1 :]
         *dense, _ = stepped = self.step_.stepped
-        yield from ((self.tape.within, what) for what in _each(first))
+        yield from _each(first)
         for i in range(sum(stepped)):
             other = ("mixture" if i < sum(dense) else "dense") if dense else ""
-            mine = _each(row for row in block if row[0].group != other)
-            yield from ((partial(self.tape.turn, "layer", i), what) for what in mine)
-        yield from ((self.tape.within, what) for what in _each(last))
+            with self.tape.turn("layer", i):
+                yield from _each(row for row in block if row[0].group != other)
+        yield from _each(last)
 
 
 def _each(rows):
-    """What is said of each weight, as often as there are such."""
-    return [what for weight, what in rows for _ in range(weight.count)]
+    """(weight, numbers), as often as there are such."""
+    return ((weight, numbers) for weight, numbers, *_ in rows for _ in range(weight.count))
 
 
 def factors(shape):
