@@ -1,9 +1,9 @@
 """What a mixture's operations make, save and free: rows that are chosen, gathered, multiplied in groups, and sent."""
 
 from .autograd import record, save, wants_gradient
-from .operations import lowered, lowered_weight, wider
+from .operations import lowered, lowered_weight, multiplied, wider
 from .tape import BITS16, FP32, INT64
-from .tensors import new, several, transposed, view
+from .tensors import new, several, view
 
 
 def increased(x, y, title):
@@ -94,25 +94,9 @@ def indexed(x, index, title):
 
 def grouped(rows, turned, ends, title):
     """Each group of rows times its own matrix, in the weights' type whatever autocast says. Source: `at::_grouped_mm`."""
-    tape, (count, inputs), (experts, _, outputs), kind = rows.tape, rows.shape, turned.shape, turned.type
-    to_rows, to_turned = wants_gradient(tape, rows), wants_gradient(tape, turned)
-    saved = save(tape, [rows, turned], *[rows] * to_turned, *[turned] * to_rows, ends)
-
-    def multiplied(title, shape):
-        out = new(tape, title, shape, kind)
-        tape.multiplied(count, inputs, outputs, by="grouped product")
-        return out
-
-    out = tape.kernel("aten._grouped_mm", lambda: multiplied(title, (count, outputs)))
-
-    def run(node, grads, *_):
-        second = None
-        if node.edges[1]:
-            second = transposed(multiplied(f"{title} weight gradient", (experts, outputs, inputs)), 1, 2)
-        return [multiplied(f"{title} input gradient", (count, inputs)) if node.edges[0] else None, second]
-
-    record(out, title, run, [rows, turned], saved)
-    return out
+    (count, inputs), outputs = rows.shape, turned.shape[-1]
+    sizes, options = (count, inputs, outputs), {"turned": True, "kept": (ends,), "by": "grouped product"}
+    return multiplied("aten._grouped_mm", title, rows, turned, (count, outputs), sizes, **options)
 
 
 def repeated(x, times, title):
@@ -138,26 +122,10 @@ def scattered(x, index, source, title):
 
 def batched(rows, weight, title):
     """Each expert's rows (E, T, I) times its matrix. The catalog says matrices as (E, O, I). Source: `bmm` in derivatives.yaml."""
-    tape = rows.tape
     weight = lowered_weight(weight, f"{title} weight cast")
     rows = lowered(rows, f"{title} input cast")
-    (experts, count, inputs), outputs, kind = rows.shape, weight.shape[1], rows.type
-    to_rows, to_weight = wants_gradient(tape, rows), wants_gradient(tape, weight)
-    saved, whole = save(tape, [rows, weight], *[rows] * to_weight, *[weight] * to_rows), weight.shape
-
-    def multiplied(title, shape):
-        out = new(tape, title, shape, kind)
-        tape.multiplied(experts, count, inputs, outputs)
-        return out
-
-    out = tape.kernel("aten.bmm", lambda: multiplied(title, (experts, count, outputs)))
-
-    def run(node, grads, *_):
-        second = multiplied(f"{title} weight gradient", whole) if node.edges[1] else None
-        return [multiplied(f"{title} input gradient", (experts, count, inputs)) if node.edges[0] else None, second]
-
-    record(out, title, run, [rows, weight], saved)
-    return out
+    shape = *rows.shape[:2], weight.shape[1]
+    return multiplied("aten.bmm", title, rows, weight, shape, (*rows.shape, shape[-1]))
 
 
 def exchanged(x, rows, title):

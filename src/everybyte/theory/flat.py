@@ -173,8 +173,7 @@ class FlatUnit:
                 self.seen = True
                 # Of each weight a gradient of its own part's shape, which is then pointed at the whole one.
                 for own in filter(None, self.layout.own):
-                    shown = tape.take(f"{self.name} gradient shown", (own, sharding.stored))
-                    del shown
+                    tape.take(f"{self.name} gradient shown", (own, sharding.stored))
 
     def _reduce(self):
         """Source: `_reduce_grad`."""

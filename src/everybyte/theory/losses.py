@@ -59,17 +59,15 @@ def linear_cross_entropy(x, weight, chunks):
             tape.note("logits", [])
             tape.multiplied(count, width, vocabulary)
             picked = new(tape, "targets' logits", (count,), wide)
-            part = new(tape, "part of the loss", (), wide)
-            del picked, part
+            new(tape, "part of the loss", (), wide)
+            del picked
             sums = new(tape, "sums of exponentials", (count,), wide)  # noqa: F841
-            part = new(tape, "part of the loss", (), wide)
-            del part
+            new(tape, "part of the loss", (), wide)
             if wide is not kind:
                 low = new(tape, "gradient of the logits cast", (count, vocabulary), kind)  # noqa: F841
             picked = new(tape, "targets' rows", (count, width), weight.type)
             if wide is not kind:
-                part = new(tape, "shares cast", (count,), kind)
-                del part
+                new(tape, "shares cast", (count,), kind)
             del picked
             tape.multiplied(count, vocabulary, width)
             if trained:

@@ -474,6 +474,51 @@ def log_softmax(x, title):
 # Matrix products.
 
 
+def multiplied(
+    kernel, title, left, right, shape, sizes, names=(), turned=False, bias=None, shared=False, kept=(), by="product"
+):
+    """A matrix product by a kernel of PyTorch's. Each factor is saved where the other requires a gradient.
+
+    Args:
+        shape: of the result. sizes: whose product is how many multiplications it takes. names: of the factors, for their gradients.
+        turned: whether the right factor is a transposed view of a weight: so is its gradient. bias: added by the kernel. shared: as
+            `linear`'s. kept: saved besides. by: one of `KERNELS`.
+    """
+    tape, biased, own = left.tape, bias is not None, bias is not None and (bias.shape, bias.type)
+    inputs, (first, second) = [*[bias] * biased, left, right], names or (f"{title} input", f"{title} weight")
+    shapes, kinds = (left.shape, right.shape), (left.type, right.type)
+    to_left, to_right = wants_gradient(tape, left), wants_gradient(tape, right)
+    saved = save(tape, inputs, *[left] * to_right, *[right] * to_left, *kept)
+
+    def make(title, shape, kind):
+        out = new(tape, title, shape, kind)
+        tape.multiplied(*sizes, by=by)
+        return out
+
+    def forward():
+        part = new(tape, f"{title} bias, own part", *own) if shared and biased else None  # noqa: F841
+        return make(title, shape, kinds[0])
+
+    out = tape.kernel(kernel, forward)
+
+    def gradient(side, node, name):
+        if not node.edges[side]:
+            return None
+        if not (turned and side == -1):
+            return make(f"{name} gradient", shapes[side], kinds[side])
+        *batch, rows, columns = shapes[side]
+        return transposed(make(f"{name} gradient", (*batch, columns, rows), kinds[side]), -2, -1)
+
+    def run(node, grads, *_):
+        if biased:
+            return [grads[0], gradient(-2, node, first), gradient(-1, node, second)]
+        to_right = gradient(-1, node, second)
+        return [gradient(-2, node, first), to_right]
+
+    record(out, title, run, inputs, saved)
+    return out
+
+
 def linear(x, weight, bias, title, shared=False, bias_last=False):
     """x W^T + b. Saves the input where the weight requires a gradient, and the weight where the input does.
 
@@ -484,7 +529,6 @@ def linear(x, weight, bias, title, shared=False, bias_last=False):
 
     Source: `native/Linear.cpp`; `addmm` and `mm` in derivatives.yaml, whose gradients run in the order of their names.
     """
-    tape = x.tape
     if bias is not None and not bias_last:
         bias = lowered_weight(bias, f"{title} bias cast")
     weight = lowered_weight(weight, f"{title} weight cast")
@@ -492,40 +536,12 @@ def linear(x, weight, bias, title, shared=False, bias_last=False):
     if bias is not None and bias_last:
         bias = lowered_weight(bias, f"{title} bias cast")
     *leading, inputs = x.shape
-    rows, outputs, kind, biased = product(leading), weight.shape[0], low.type, bias is not None
+    rows, outputs, biased = product(leading), weight.shape[0], bias is not None
     turned = None if biased else transpose(weight, 0, 1)  # the view made last has its gradient first
     flat = reshape(low, (rows, inputs), title) if len(leading) != 1 else low
     turned = turned or transpose(weight, 0, 1)
-    to_flat, to_turned = wants_gradient(tape, flat), wants_gradient(tape, turned)
-    saved = save(tape, [bias, flat, turned], *[flat] * to_turned, *[turned] * to_flat)
-
-    def multiplied(title, shape):
-        out = new(tape, title, shape, kind)
-        tape.multiplied(rows, inputs, outputs)
-        return out
-
-    def forward():
-        part = new(tape, f"{title} bias, own part", bias.shape, bias.type) if shared and biased else None  # noqa: F841
-        return multiplied(title, (rows, outputs))
-
-    out = tape.kernel("aten.addmm" if biased else "aten.mm", forward)
-
-    def run(node, grads, *_):
-
-        def to_input():
-            return multiplied(f"{title} input gradient", (rows, inputs)) if node.edges[-2] else None
-
-        def to_weight():
-            if not node.edges[-1]:
-                return None
-            return transposed(multiplied(f"{title} weight gradient", (outputs, inputs)), 0, 1)
-
-        if biased:
-            return [grads[0], to_input(), to_weight()]
-        second = to_weight()
-        return [to_input(), second]
-
-    record(out, title, run, [bias, flat, turned] if biased else [flat, turned], saved)
+    kernel, sizes = "aten.addmm" if biased else "aten.mm", (rows, inputs, outputs)
+    out = multiplied(kernel, title, flat, turned, (rows, outputs), sizes, turned=True, bias=bias, shared=shared)
     return reshape(out, (*leading, outputs), title) if len(leading) != 1 else out
 
 
@@ -568,30 +584,15 @@ def copied(x, title):
     return out
 
 
-def matmul(x, y, title, names, dtype=None):
+def matmul(x, y, title, names):
     """A batched matrix product, (B, A, S, K) by (B, A, K, N). Saves both.
 
     Operands that are not contiguous are copied first. Source: `native/LinearAlgebra.cpp`, `_matmul_impl`;
     `names`: of the operands, for what is copied and for their gradients.
     """
-    tape, batch = x.tape, product(x.shape[:2])
+    batch, shape = product(x.shape[:2]), (*x.shape[:3], y.shape[3])
     low_y, low_x = lowered(y, f"{names[1]} cast"), lowered(x, f"{names[0]} cast")
     x3 = reshape(low_x, (batch, *x.shape[2:]), names[0])
     y3 = reshape(low_y, (batch, *y.shape[2:]), names[1])
-    to_x, to_y = wants_gradient(tape, x3), wants_gradient(tape, y3)
-    shape, saved = (*x.shape[:3], y.shape[3]), save(tape, [x3, y3], *[x3] * to_y, *[y3] * to_x)
-    sizes, kinds = (x3.shape, y3.shape), (x3.type, y3.type)
-
-    def multiplied(title, size, kind):
-        out = new(tape, title, size, kind)
-        tape.multiplied(*sizes[0], sizes[1][-1])
-        return out
-
-    out = tape.kernel("aten.bmm", lambda: multiplied(title, (batch, *shape[2:]), kinds[0]))
-
-    def run(node, grads, *_):
-        second = multiplied(f"{names[1]} gradient", sizes[1], kinds[1]) if node.edges[1] else None
-        return [multiplied(f"{names[0]} gradient", sizes[0], kinds[0]) if node.edges[0] else None, second]
-
-    record(out, title, run, [x3, y3], saved)
+    out = multiplied("aten.bmm", title, x3, y3, (batch, *shape[2:]), (*x3.shape, y3.shape[-1]), names)
     return reshape(out, shape, title)

@@ -258,8 +258,7 @@ class Unit:
         with tape.within(stream=REDUCES):
             received = tape.take(f"{self.name} received", (numbers, sharding.reduced), kind="received")
             if self.alone and self.factored:
-                divided = tape.take(f"{self.name} divided", (numbers, sharding.reduced))
-                del divided
+                tape.take(f"{self.name} divided", (numbers, sharding.reduced))
             if sharding.replicated:
                 self.kept = received
             if sharding.narrows:
