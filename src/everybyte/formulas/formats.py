@@ -8,15 +8,16 @@ from .registry import register
 from .symbols import P, e_bits, m_bits, mu, nan, q_bits, q_block, q_outer, q_outer_scale, q_scale, top
 
 
-def _formats(names, rows):
-    """{name of a format: {symbol's name in code: value}}, read-only."""
-    formats = {name: MappingProxyType(dict(zip(names, row, strict=True))) for name, row in rows.items()}
-    return MappingProxyType(formats)
+def formats(names: str, rows: dict) -> MappingProxyType:
+    """{name of a format: {symbol's name in code: value}}, read-only. names: of the symbols, in the order of a row."""
+    return MappingProxyType(
+        {name: MappingProxyType(dict(zip(names.split(), row, strict=True))) for name, row in rows.items()}
+    )
 
 
 #: Floating-point formats. tf32 is how tensor cores read fp32: stored, it is fp32.
-FLOATS = _formats(
-    ("exponent_bits", "mantissa_bits", "top_reserved", "top_nan"),
+FLOATS = formats(
+    "exponent_bits mantissa_bits top_reserved top_nan",
     {
         "fp32": (8, 23, 1, 0),
         "tf32": (8, 10, 1, 0),
@@ -28,8 +29,8 @@ FLOATS = _formats(
     },
 )
 #: Block formats: numbers of a few bits that share scales. What a tensor has once (a table, one fp32 scale) is not counted.
-BLOCKS = _formats(
-    ("quantized_bits", "quantization_block", "scale_bits", "outer_block", "outer_scale_bits"),
+BLOCKS = formats(
+    "quantized_bits quantization_block scale_bits outer_block outer_scale_bits",
     {
         "NF4": (4, 64, 32, 1, 0),
         "NF4, double quantization": (4, 64, 8, 256, 32),

@@ -23,18 +23,7 @@ def lettered(**fixed):
 
 #: Fields of features that no model of the book's references has.
 _PLAIN = dict.fromkeys(
-    (
-        "latent",
-        "has_types",
-        "projected",
-        "embedding_norm",
-        "sinks",
-        "pooler",
-        "shared_experts",
-        "has_shared",
-        "router_bias",
-    ),
-    Integer(0),
+    "latent has_types projected embedding_norm sinks pooler shared_experts has_shared router_bias".split(), Integer(0)
 ) | {"block_norms": Integer(2), "final_norm": Integer(1), "embedding_width": H}
 
 

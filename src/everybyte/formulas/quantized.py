@@ -5,44 +5,34 @@ from types import MappingProxyType
 from sympy import Integer, ceiling
 
 from ..common import checks
+from .formats import formats
 from .registry import register
 from .symbols import SYMBOLS, k_cols, k_rows, n_cols, n_rows, q_bits, q_cols, q_rows, z_s, z_t
 
 _scales = k_rows * ceiling(ceiling(n_rows / q_rows) / k_rows) * k_cols * ceiling(ceiling(n_cols / q_cols) / k_cols)
 BYTES = register("quantized.bytes", ceiling(q_bits * n_rows * n_cols / 8) + z_s * _scales + z_t)
 
-_NAMES = (
-    "quantized_bits",
-    "block_rows",
-    "block_columns",
-    "scale_bytes",
-    "tile_rows",
-    "tile_columns",
-    "tensor_scale_bytes",
-)
 #: How a matrix is quantized along its rows: values of the formula's symbols. None: all columns of a row share a scale.
 #: `tiled`: scales as tensor cores read them, in tiles of 128 by 4; `multiples of 4`: as Transformer Engine keeps those of 128.
-FORMS = MappingProxyType(
+FORMS = formats(
+    "quantized_bits block_rows block_columns scale_bytes tile_rows tile_columns tensor_scale_bytes",
     {
-        name: MappingProxyType(dict(zip(_NAMES, row, strict=True)))
-        for name, row in {
-            "bf16": (16, 1, 1, 0, 1, 1, 0),
-            "FP8": (8, 1, 1, 0, 1, 1, 0),
-            "FP8, a scale a tensor": (8, 1, 1, 0, 1, 1, 4),
-            "FP8, a scale a row": (8, 1, None, 4, 1, 1, 0),
-            "FP8, 16 bits a row": (8, 1, None, 2, 1, 1, 0),
-            "FP8, 1 by 128": (8, 1, 128, 4, 1, 1, 0),
-            "FP8, 128 by 128": (8, 128, 128, 4, 1, 1, 0),
-            "FP8, 1 by 128, multiples of 4": (8, 1, 128, 4, 4, 1, 0),
-            "FP8, 128 by 128, multiples of 4": (8, 128, 128, 4, 1, 4, 0),
-            "MXFP8": (8, 1, 32, 1, 1, 1, 0),
-            "MXFP8, tiled": (8, 1, 32, 1, 128, 4, 0),
-            "MXFP4": (4, 1, 32, 1, 1, 1, 0),
-            "MXFP4, tiled": (4, 1, 32, 1, 128, 4, 0),
-            "NVFP4": (4, 1, 16, 1, 1, 1, 4),
-            "NVFP4, tiled": (4, 1, 16, 1, 128, 4, 4),
-        }.items()
-    }
+        "bf16": (16, 1, 1, 0, 1, 1, 0),
+        "FP8": (8, 1, 1, 0, 1, 1, 0),
+        "FP8, a scale a tensor": (8, 1, 1, 0, 1, 1, 4),
+        "FP8, a scale a row": (8, 1, None, 4, 1, 1, 0),
+        "FP8, 16 bits a row": (8, 1, None, 2, 1, 1, 0),
+        "FP8, 1 by 128": (8, 1, 128, 4, 1, 1, 0),
+        "FP8, 128 by 128": (8, 128, 128, 4, 1, 1, 0),
+        "FP8, 1 by 128, multiples of 4": (8, 1, 128, 4, 4, 1, 0),
+        "FP8, 128 by 128, multiples of 4": (8, 128, 128, 4, 1, 4, 0),
+        "MXFP8": (8, 1, 32, 1, 1, 1, 0),
+        "MXFP8, tiled": (8, 1, 32, 1, 128, 4, 0),
+        "MXFP4": (4, 1, 32, 1, 1, 1, 0),
+        "MXFP4, tiled": (4, 1, 32, 1, 128, 4, 0),
+        "NVFP4": (4, 1, 16, 1, 1, 1, 4),
+        "NVFP4, tiled": (4, 1, 16, 1, 128, 4, 4),
+    },
 )
 #: Recipe -> (what, form, transposed) of each tensor that a linear layer saves beside its weight: T tokens of K numbers are its input,
 #: N by K its weight. Along the transposed matrix's rows run the sums of the weight's gradient, or of the input's.

@@ -38,7 +38,7 @@ class Symbol:
 SYMBOLS: dict[str, Symbol] = {}
 
 
-def _symbol(needs, name, value=None):
+def _symbol(needs, name, value):
     """Add a symbol. value: a function of the object that `needs` names, or the path of a field; by default the field `name`."""
     switch = _SAID["switches"].get(name)
     said = {"letter": rf"[\text{{{name.replace('_', ' ')}}}]", "meaning": switch, "unit": "0 or 1"}
@@ -51,7 +51,13 @@ def _symbol(needs, name, value=None):
     return letter
 
 
-_model, _setup, _free = (partial(_symbol, needs) for needs in ("model", "setup", ""))
+def _symbols(needs, names, value=None):
+    """Add symbols, as sympy's `symbols` makes them: of one name its letter, of several a list."""
+    found = [_symbol(needs, name, value) for name in names.split()]
+    return found if len(found) > 1 else found[0]
+
+
+_model, _setup, _free = (partial(_symbols, needs) for needs in ("model", "setup", ""))
 
 
 def _width(name, dtype):
@@ -72,50 +78,18 @@ def _common(setup):
 
 
 # The run.
-B = _setup("batch")
-S = _setup("sequence")
+B, S = _setup("batch sequence")
 
 # The model's dimensions.
-L = _model("layers")
-H = _model("width")
-A = _model("heads")
-V = _model("vocabulary")
-A_kv = _model("kv_heads")
-D = _model("head_width")
-F = _model("ffn_width")
-P = _model("parameters")
-N = _model("learned_positions")
-W = _model("embedding_width")
-T = _model("token_types")
-K_n = _model("block_norms")
-E = _model("experts")
-E_s = _model("shared_experts")
-E_t = _model("experts_per_token")
-F_e = _model("expert_width")
-N_max = _model("positions")
-L_m = _model("mixture_layers")
-L_w = _model("windowed_layers")
-W_n = _model("window")
-R_q = _model("query_rank")
-R_kv = _model("latent_rank")
-D_r = _model("rope_width")
-D_v = _model("value_width")
+L, H, A, V, A_kv, D, F, P = _model("layers width heads vocabulary kv_heads head_width ffn_width parameters")
+N, W, T, K_n, E = _model("learned_positions embedding_width token_types block_norms experts")
+E_s, E_t, F_e, N_max, L_m = _model("shared_experts experts_per_token expert_width positions mixture_layers")
+L_w, W_n, R_q, R_kv, D_r, D_v = _model("windowed_layers window query_rank latent_rank rope_width value_width")
 
 # Conditions on the model.
-tied = _model("tied")
-gated = _model("gated")
-fused = _model("fused")
-qkv_bias = _model("qkv_bias")
-out_bias = _model("out_bias")
-ffn_bias = _model("ffn_bias")
-norm_bias = _model("norm_bias")
-final_norm = _model("final_norm")
-embedding_norm = _model("embedding_norm")
-qk_norm = _model("qk_norm")
-sinks = _model("sinks")
-projected = _model("projected")
-pooler = _model("pooler")
-router_bias = _model("router_bias")
+tied, gated, fused, qkv_bias, out_bias, ffn_bias = _model("tied gated fused qkv_bias out_bias ffn_bias")
+norm_bias, final_norm, embedding_norm, qk_norm = _model("norm_bias final_norm embedding_norm qk_norm")
+sinks, projected, pooler, router_bias = _model("sinks projected pooler router_bias")
 narrow = _model("narrow", lambda m: m.head_width % 8)
 latent = _model("latent")
 mask_buffers = _model("mask_buffers", lambda m: m.family == "gpt")
@@ -148,8 +122,7 @@ c = _width("compute_bytes", "dtypes.compute")
 m_w = _width("master_bytes", "dtypes.master")
 s_b = _width("state_bytes", "state_dtype")
 n_s = _setup("states", lambda s: _common(s).states)
-n_c = _setup("loss_chunks")
-n_a = _setup("accumulation")
+n_c, n_a = _setup("loss_chunks accumulation")
 p = _setup("pipeline", "mesh.pipeline")
 v = _setup("pipeline_stages", "mesh.stages")
 i_p = _free("place")
@@ -183,71 +156,30 @@ g_m = _setup("gradient_buffer_bytes", lambda s: 0 if s.master_gradients == "bf16
 rounding = _free("rounding")
 
 # Free symbols: number formats and quantization.
-e_bits = _free("exponent_bits")
-m_bits = _free("mantissa_bits")
-top = _free("top_reserved")
-nan = _free("top_nan")
-q_bits = _free("quantized_bits")
-q_block = _free("quantization_block")
-q_scale = _free("scale_bits")
-q_outer = _free("outer_block")
-q_outer_scale = _free("outer_scale_bits")
-mu = _free("magnitude")
-sigma = _free("scale")
+e_bits, m_bits, top, nan, q_bits = _free("exponent_bits mantissa_bits top_reserved top_nan quantized_bits")
+q_block, q_scale, q_outer, q_outer_scale = _free("quantization_block scale_bits outer_block outer_scale_bits")
+mu, sigma = _free("magnitude scale")
 
 # Free symbols: a machine's size and rates.
-multiprocessors = _free("multiprocessors")
-threads = _free("threads")
-tile = _free("tile")
-grouped = _free("grouped_mm")
-queries = _free("query_tile")
-splits = _free("splits")
-ell = _free("host_link")
-f = _free("flop_rate")
+multiprocessors, threads, tile, grouped, queries = _free("multiprocessors threads tile grouped_mm query_tile")
+splits, ell, f = _free("splits host_link flop_rate")
 
 # Free symbols: what a run does beside training, and in the host's memory.
-N_e = _free("kept_sequences")
-n_r = _free("ranks")
-n_w = _free("workers")
-n_f = _free("prefetched")
-n_x = _free("token_columns")
-n_rows, n_cols = _free("matrix_rows"), _free("matrix_columns")
-q_rows, q_cols = _free("block_rows"), _free("block_columns")
-z_s, z_t = _free("scale_bytes"), _free("tensor_scale_bytes")
-k_rows, k_cols = _free("tile_rows"), _free("tile_columns")
+N_e, n_r, n_w, n_f, n_x = _free("kept_sequences ranks workers prefetched token_columns")
+n_rows, n_cols, q_rows, q_cols = _free("matrix_rows matrix_columns block_rows block_columns")
+z_s, z_t, k_rows, k_cols = _free("scale_bytes tensor_scale_bytes tile_rows tile_columns")
 
 # Free symbols: rows on their way to experts.
-a_e = _free("alignment")
-n_sm = _free("sending_multiprocessors")
-c_n = _free("nvlink_tokens")
-c_r = _free("rdma_tokens")
-n_d = _free("domain")
+a_e, n_sm, c_n, c_r, n_d = _free("alignment sending_multiprocessors nvlink_tokens rdma_tokens domain")
 eight = _free("eight_bits")
 
 # Free symbols: pictures, and the tower that reads them.
-X_i = _free("picture_width")
-Y_i = _free("picture_height")
-p_i = _free("patch_side")
-k_i = _free("merged_side")
-t_i = _free("patch_frames")
-N_p = _free("patches")
-N_i = _free("pictures")
-L_i = _free("tower_layers")
-H_i = _free("tower_width")
-A_i = _free("tower_heads")
-F_i = _free("tower_ffn_width")
-N_d = _free("tower_taps")
-tower_trained = _free("tower_trained")
-L_1 = _free("single_layers")
-L_2 = _free("double_layers")
+X_i, Y_i, p_i, k_i, t_i = _free("picture_width picture_height patch_side merged_side patch_frames")
+N_p, N_i, L_i, H_i, A_i, F_i = _free("patches pictures tower_layers tower_width tower_heads tower_ffn_width")
+N_d, tower_trained, L_1, L_2 = _free("tower_taps tower_trained single_layers double_layers")
 
 # Free symbols: a layer with a state in place of keys and values.
-A_q = _free("state_key_heads")
-A_s = _free("state_heads")
-N_s = _free("state_rows")
-P_s = _free("state_columns")
-Q = _free("chunk")
-n_v = _free("convolved")
+A_q, A_s, N_s, P_s, Q, n_v = _free("state_key_heads state_heads state_rows state_columns chunk convolved")
 
 #: sympy's symbol -> its entry.
 BY_SYMBOL = {entry.symbol: entry for entry in SYMBOLS.values()}

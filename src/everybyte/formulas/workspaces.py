@@ -13,6 +13,7 @@ from ..catalog import Gpu, Model
 from ..catalog import gpu as find_gpu
 from ..common.tables import Table
 from . import symbols
+from .dispatch import up
 from .registry import Formula, register
 from .symbols import A, A_kv, B, D, E, E_t, F, H, S, V, dropped, eager, half, norm_bias, queries, splits, tile, w
 from .symbols import multiprocessors as cores
@@ -33,10 +34,6 @@ def _where(condition, expr):
     return Piecewise((expr, condition), (0, True))
 
 
-def _up(number, multiple):
-    return multiple * ceiling(number / multiple)
-
-
 # Products and attention.
 
 #: On Hopper or Blackwell.
@@ -45,8 +42,8 @@ CUBLASLT = _register("cublaslt", Integer(0))
 
 _flash = half * (1 - eager)
 #: Head width in the kernel: padded to a multiple of 32, above 128 of 64.
-_head = Piecewise((_up(D, 32), D <= 128), (_up(D, 64), True))
-FLASH = _register("flash_backward", 4 * _flash * B * A * _up(S, 128) * (_head + 1))
+_head = Piecewise((up(D, 32), D <= 128), (up(D, 64), True))
+FLASH = _register("flash_backward", 4 * _flash * B * A * up(S, 128) * (_head + 1))
 #: Whether some query heads share a key head: 1 or 0.
 _shared = Min(A - A_kv, 1)
 GROUPED_HEADS = _register("flash_heads", 2 * 2 * _flash * _shared * B * S * A * D)
@@ -67,7 +64,7 @@ _sorted = B * S > 3072
 _segments = Min(B * S, V)
 _partial = floor(B * S / 10) + _segments
 #: Blocks of threads that add up the partial sums.
-_blocks = ceiling(_segments * _up(H, 32) / Min(_up(H, 32), 1024))
+_blocks = ceiling(_segments * up(H, 32) / Min(up(H, 32), 1024))
 _fused = (_blocks < 4 * cores) & (_partial > 4 * _blocks)
 _places = 8 * (3 * B * S + 2 * _segments + _partial) + 16
 _sums = Piecewise((_places + 8 * _partial, _sorted & _fused), (_places + 4 * H * _partial, _sorted), (0, True))
@@ -76,11 +73,11 @@ EMBEDDING = _register("embedding_backward", _sums)
 
 def _radix(numbers, copies, passes):
     """Bytes of CUB's radix sort of 8-byte numbers, 8 bits a pass: copies, a histogram per pass, the states of its tiles."""
-    return copies * _up(8 * numbers, 256) + 2048 * passes + 1024 * ceiling(numbers / tile) + 511
+    return copies * up(8 * numbers, 256) + 2048 * passes + 1024 * ceiling(numbers / tile) + 511
 
 
 _passes = Piecewise((1, V < 2**8), (2, V < 2**16), (3, True))
-_copies = Piecewise((0, V < 2**8), (2 * _up(8 * B * S, 256), True))
+_copies = Piecewise((0, V < 2**8), (2 * up(8 * B * S, 256), True))
 SORT = _register("embedding_sort", _where(_sorted, _copies + _radix(B * S, 0, _passes)))
 UNIQUE = _register("embedding_unique", _where(_sorted, 32 * B * S + 8 + 1279))
 

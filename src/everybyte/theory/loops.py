@@ -170,7 +170,8 @@ class LoopStep(Step):
         del stack, norms, whole
         small = tape.take("norm, not 0", (1, width), part="optimizer")
         inverse = tape.take("its inverse", (1, width), part="optimizer")
-        ratio = tape.take("ratio of norms", (1, width), part="optimizer")  # noqa: F841
+        ratio = tape.take("ratio of norms", (1, width), part="optimizer")
         del small, inverse
-        tape.take("ratio, at most 1", (1, width), part="optimizer")
+        clamped = tape.take("ratio, at most 1", (1, width), part="optimizer")
+        del ratio, clamped
         return norm
