@@ -1,8 +1,10 @@
 """Attention on the tape: the scores one by one, and the kernels that CUDA takes, each with what it makes, saves and pads."""
 
+from functools import partial
+
 from .autograd import record, save, wants_gradient
 from .letters import over, up
-from .operations import contiguous, cut, dropout, lowered, matmul, scale, softmax, transpose
+from .operations import contiguous, cut, dropout, lowered, matmul, scale, softmax, transpose, whole
 from .tape import BITS16, BOOL, COMPLEX, FP32, INT64
 from .tensors import Tensor, is_contiguous, new, reshaped, several, strides_like, transposed
 
@@ -12,14 +14,8 @@ MASK_MULTIPLE = 16
 
 def pad(x, multiple, title):
     """The last dimension padded to a multiple. Backward copies the unpadded part of the gradient."""
-    width = x.shape[-1]
-    out = new(x.tape, f"{title} padded", (*x.shape[:-1], multiple * up(width, multiple)), x.type)
-
-    def run(node, grads):
-        grad = grads[0]
-        return [new(grad.tape, f"{title} padding backward", (*grad.shape[:-1], width), grad.type)]
-
-    record(out, f"{title} padded", run, [x])
+    out = new(x.tape, f"{title} padded", (*x.shape[:-1], multiple * up(x.shape[-1], multiple)), x.type)
+    record(out, f"{title} padded", whole(f"{title} padding backward", x.shape), [x])
     return out
 
 
@@ -95,11 +91,11 @@ def scaled_dot_product_attention(q, k, v, probability=0.0, mask=None, copies=Fal
     tape = q.tape
     v, k, q = (lowered(x, f"{n} cast") for n, x in zip("vkq", (v, k, q), strict=True))
     if q.type.name in BITS16 and mask is None and q.shape[-1] == v.shape[-1]:
-        return _flash(tape, q, k, v, copies)
+        return padded(q, k, v, partial(_attention, Flash(tape, copies)))
     bias = [] if mask is None else [_bias(q, mask)]
     if q.shape[-1] % 4 or q.shape[1] != k.shape[1]:
         return _math(tape, q, k, v, probability)
-    return _efficient(tape, q, k, v, bias)
+    return _attention(Efficient(tape, sums=wants_gradient(tape, q, k, v)), q, k, v, bias)
 
 
 def _bias(q, mask):
@@ -113,62 +109,81 @@ def _bias(q, mask):
     return bias
 
 
-def _attention(tape, q, k, v, make, backward, bias=(), copies=False):
+def _attention(kernel, q, k, v, bias=()):
     """One attention kernel: its result, and what it saves besides."""
-    saved, square = save(tape, [q, k, v], q, k, v, *bias), (*q.shape[:3], k.shape[2], q.shape[3])
-
-    def forward():
-        made = make()
-        tape.multiplied(2, *square, by="attention")
-        return made
-
-    out, *kept = tape.kernel("aten._scaled_dot_product_flash_attention", forward)
-
-    place = len(bias)  # backward's own variables hold no tensor of forward's
+    saved, place = save(kernel.tape, [q, k, v], q, k, v, *bias), len(bias)
+    out, *kept = kernel.tape.kernel("aten._scaled_dot_product_flash_attention", lambda: kernel.forward(q, k, v))
 
     def run(node, grads, q, k, v, *read):
-        again = (grads[0], read[place]) if copies else ()
-        copied = [(x.shape, x.type) for x in again if not is_contiguous(transposed(x, 1, 2))]
-        made = several(tape, "flash attention backward", *((x.shape, x.type, backward(x)) for x in (q, k, v)), *copied)[
-            :3
-        ]
-        tape.multiplied(5, *square, by="attention backward")  # the scores again, and two products for each of their two
-        return made
+        return kernel.backward(q, k, v, read[place], grads[0])
 
     record(out, "flash attention", run, [q, k, v], saved, [out, *kept])
     return out
 
 
-def _flash(tape, q, k, v, copies=False):
+def padded(q, k, v, attend):
+    """What `attend` makes of heads that are padded to a multiple of eight, as flash attention takes them; the padding is cut off."""
     width = q.shape[-1]
     if width % 8:
         q, k, v = (pad(x, 8, name) for name, x in zip("qkv", (q, k, v), strict=True))
-    rows = q.shape[:3]
-
-    def make():  # beside the result: of the scores, the logarithm of each row's sum; the dropout's random state
-        return several(
-            tape, "flash attention", (q.shape, q.type, strides_like(q)), (rows, FP32), ((2,), INT64), ((), INT64)
-        )
-
-    out = _attention(tape, q, k, v, make, strides_like, copies=copies)
+    out = attend(q, k, v)
     return cut(out, width, "padding") if width % 8 else out
+
+
+class Flash:
+    """Flash attention. Source: `native/transformers/cuda/attention.cu`, `attention_backward.cu`.
+
+    Args:
+        copies: whether backward copies a result, or its gradient, that is not stored token by token.
+    """
+
+    def __init__(self, tape, copies=True):
+        self.tape, self.copies = tape, copies
+
+    def forward(self, q, k, v):
+        """The result, and what backward reads besides."""
+        made = several(self.tape, "flash attention", *self.results(q, v))
+        self.tape.multiplied(2, *q.shape[:3], k.shape[2], q.shape[3], by="attention")
+        return made
+
+    def backward(self, q, k, v, out, dout):
+        """The gradients: the scores again, and two products for each of their two."""
+        made = several(self.tape, "flash attention backward", *self.gradients(q, k, v, out, dout))
+        self.tape.multiplied(5, *q.shape[:3], k.shape[2], q.shape[3], by="attention backward")
+        return made[:3]
+
+    def results(self, q, v):
+        """Beside the result: of the scores, the logarithm of each row's sum; the dropout's random state."""
+        return (q.shape, q.type, strides_like(q)), (q.shape[:3], FP32), ((2,), INT64), ((), INT64)
+
+    def gradients(self, q, k, v, out, dout):
+        """Of each input one, and what is copied for them."""
+        read = (dout, out) if self.copies else ()
+        copies = [(x.shape, x.type) for x in read if not is_contiguous(transposed(x, 1, 2))]
+        return *((x.shape, x.type, strides_like(x)) for x in (q, k, v)), *copies
+
+
+class Efficient(Flash):
+    """The memory-efficient kernel, whose random state stands on the CPU. sums: whether the sums' logarithms are made: for gradients."""
+
+    def __init__(self, tape, sums=True):
+        super().__init__(tape)
+        self.sums = sums
+
+    def results(self, q, v):
+        """The result, and the sums' logarithms."""
+        shape, rows = (*q.shape[:3], v.shape[-1]), (*q.shape[:2], 32 * up(q.shape[2], 32))
+        return (shape, q.type, permuted(shape)), *[(rows, FP32)] * self.sums
+
+    def gradients(self, q, k, v, out, dout):
+        """Of each input one."""
+        return [(x.shape, x.type, permuted(x.shape)) for x in (q, k, v)]
 
 
 def permuted(shape):
     """Strides of (B, A, S, D) for data laid out as (B, S, A, D)."""
     b, a, s, d = map(int, shape)
     return s * a * d, d, a * d, 1
-
-
-def _efficient(tape, q, k, v, bias):
-    rows = (*q.shape[:2], 32 * up(q.shape[2], 32))
-
-    def make():  # the random state stands on the CPU; without gradients the sums' logarithms are not made
-        kept = [(rows, FP32)] if wants_gradient(tape, q, k, v) else []
-        shape = *q.shape[:3], v.shape[-1]
-        return several(tape, "flash attention", (shape, q.type, permuted(shape)), *kept)
-
-    return _attention(tape, q, k, v, make, lambda x: permuted(x.shape), bias)
 
 
 def _math(tape, q, k, v, probability):

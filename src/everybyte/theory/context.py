@@ -8,23 +8,20 @@ The functions are those of `torch/distributed/tensor/experimental/_context_paral
 line, as what a variable still names lives. What is sent lives until what comes is waited for: NCCL's process group keeps it.
 """
 
+from functools import partial
+
 from ..ask.setup import Setup
 from . import attention
 from . import operations as op
 from .autograd import record, save
-from .letters import Letter, over, product, up
+from .letters import Letter, over, product
 from .tape import BITS16, FP32, INT32, INT64
 from .tensors import (
     Tensor,
     contiguous_strides,
-    is_contiguous,
     new,
     reshaped,
-    several,
-    strides_like,
     strides_of_joined,
-    strides_through,
-    transposed,
     view,
 )  # fmt: skip
 
@@ -90,22 +87,18 @@ class Ring:
     def __call__(self, q, k, v, probability=0.0):
         v, k, q = (op.lowered(x, f"{n} cast") for n, x in zip("vkq", (v, k, q), strict=True))
         if q.type.name in BITS16:
-            return self._padded(q, k, v)
-        return self._attention(_Efficient(q.tape), q, k, v)
-
-    def _padded(self, q, k, v):
-        width = q.shape[-1]
-        if width % 8:
-            q, k, v = (attention.pad(x, 8, name) for name, x in zip("qkv", (q, k, v), strict=True))
-        out = self._attention(_Flash(q.tape), q, k, v)
-        return op.cut(out, width, "padding") if width % 8 else out
+            return attention.padded(q, k, v, partial(self._attention, attention.Flash(q.tape)))
+        return self._attention(attention.Efficient(q.tape), q, k, v)
 
     def _attention(self, kernel, q, k, v):
         tape = q.tape
         saved = save(tape, [q, k, v], q, k, v)
-        out, *kept = tape.kernel(
-            "aten._scaled_dot_product_flash_attention", lambda: self._forward(tape, kernel, q, k, v)
-        )
+
+        def forward():
+            with tape.within(grad=False):
+                return self._forward(tape, kernel, q, k, v)
+
+        out, *kept = tape.kernel("aten._scaled_dot_product_flash_attention", forward)
 
         def run(node, grads, *read):
             return self._backward(tape, kernel, grads[0], *read)
@@ -119,7 +112,7 @@ class Ring:
     def _forward(self, tape, kernel, query, key, value):
         """Source: `_templated_ring_attention`."""
         keys = key
-        key, value = _contiguous(key, "k copied"), _contiguous(value, "v copied")
+        key, value = op.contiguous(key, "k copied"), op.contiguous(value, "v copied")
         merger, rotater = _Merger(tape), self._rotater(tape)
         for i in range(self.size):
             if i > 0:
@@ -143,10 +136,10 @@ class Ring:
         """Source: `_templated_ring_attention_backward`."""
         queries, keys, values = query, key, value  # noqa: F841  the callers' own
         kind = query.type
-        grad_query = _like("q's gradient so far", query, FP32)
-        grad_key = _like("k's gradient so far", key, FP32)
-        grad_value = _like("v's gradient so far", value, FP32)
-        key, value = _contiguous(key, "k copied"), _contiguous(value, "v copied")
+        grad_query = op.like("q's gradient so far", query, FP32)
+        grad_key = op.like("k's gradient so far", key, FP32)
+        grad_value = op.like("v's gradient so far", value, FP32)
+        key, value = op.contiguous(key, "k copied"), op.contiguous(value, "v copied")
         kv_rotater, dkv_rotater = self._rotater(tape), self._rotater(tape, "all-to-all")
         for i in range(self.size):
             if i > 0:
@@ -161,7 +154,7 @@ class Ring:
                 q, k, v, out_, dout, _lse = query, _half(key), _half(value), out, grad_out, logsumexp
             else:
                 q, k, v, out_, dout, _lse = (
-                    _half(query), key, value, _half(out), _half(grad_out), _contiguous(_half(logsumexp), "log-sums copied")
+                    _half(query), key, value, _half(out), _half(grad_out), op.contiguous(_half(logsumexp), "log-sums copied")
                 )  # fmt: skip
             grad_query_, grad_key_, grad_value_ = kernel.backward(q, k, v, out_, dout)
             if i > 0:
@@ -174,8 +167,8 @@ class Ring:
             dkv_rotater.exchange(next_grad_kv)
             if i > self.rank:
                 grad_query = _joined("q's gradient so far", grad_query)
-        grad_query = _cast(grad_query, kind, "q's gradient")
-        next_grad_kv = _cast(dkv_rotater.next_buffer(), kind, "gradients of keys and values")
+        grad_query = op.cast(grad_query, kind, "q's gradient")
+        next_grad_kv = op.cast(dkv_rotater.next_buffer(), kind, "gradients of keys and values")
         return [grad_query, _first(next_grad_kv, grad_key.shape), _first(next_grad_kv, grad_value.shape)]
 
 
@@ -190,7 +183,7 @@ class _Merger:
 
     def step(self, out, lse, partial):
         self.kinds = out.type, lse.type
-        out, lse = _cast(out, FP32, "part in fp32"), _cast(lse, FP32, "log-sums in fp32")
+        out, lse = op.cast(out, FP32, "part in fp32"), op.cast(lse, FP32, "log-sums in fp32")
         self._merge(out, lse, partial)
 
     def _merge(self, block_out, block_lse, partial):
@@ -200,11 +193,13 @@ class _Merger:
             return
         lse = _half(self.lse) if partial else self.lse
         out = _half(self.out) if partial else self.out
-        out = _two(
+        out = op.through(
             "merged", out,
-            _two("part's change", _one("part's share", _two("log-sums apart", block_lse, lse)), _two("parts apart", out, block_out)),
+            op.through("part's change", op.through("part's share", op.through("log-sums apart", block_lse, lse)), op.through("parts apart", out, block_out)),
         )  # fmt: skip
-        lse = _two("log-sums merged", lse, _one("log of a share", _two("log-sums apart", lse, block_lse)))
+        lse = op.through(
+            "log-sums merged", lse, op.through("log of a share", op.through("log-sums apart", lse, block_lse))
+        )
         if partial:
             self.lse = _joined("log-sums merged", self.lse, lse)
             self.out = _joined("merged", self.out, out)
@@ -212,9 +207,9 @@ class _Merger:
             self.lse, self.out = lse, out
 
     def results(self):
-        out = _cast(self.out, self.kinds[0], "merged, cast")
+        out = op.cast(self.out, self.kinds[0], "merged, cast")
         lse = view(self.lse, self.lse.shape[:-1], self.lse.strides[:-1])
-        return out, _cast(lse, self.kinds[1], "log-sums cast")
+        return out, op.cast(lse, self.kinds[1], "log-sums cast")
 
 
 class _AllToAll:
@@ -241,67 +236,7 @@ class _AllGather(_AllToAll):
             self.buffer, self.sent = new(self.tape, "keys and values from all", shape, given.type), given
 
 
-# The kernels, called below autograd.
-
-
-class _Flash:
-    """Source: `native/transformers/cuda/attention.cu`, `attention_backward.cu`."""
-
-    def __init__(self, tape):
-        self.tape = tape
-
-    def forward(self, q, k, v):
-        made = several(self.tape, "flash attention", *self.results(q))
-        self.tape.multiplied(2, *q.shape[:3], k.shape[2], q.shape[3], by="attention")
-        return made
-
-    def backward(self, q, k, v, out, dout):
-        made = several(self.tape, "flash attention backward", *self.gradients(q, k, v, out, dout))
-        self.tape.multiplied(5, *q.shape[:3], k.shape[2], q.shape[3], by="attention backward")
-        return made[:3]
-
-    def results(self, q):
-        return (q.shape, q.type, strides_like(q)), (q.shape[:3], FP32), ((2,), INT64), ((), INT64)
-
-    def gradients(self, q, k, v, out, dout):
-        copies = [(x.shape, x.type) for x in (dout, out) if not is_contiguous(transposed(x, 1, 2))]
-        return *((x.shape, x.type, strides_like(x)) for x in (q, k, v)), *copies
-
-
-class _Efficient(_Flash):
-    """The memory-efficient kernel. Its random state stands on the CPU."""
-
-    def results(self, q):
-        rows = (*q.shape[:2], 32 * up(q.shape[2], 32))
-        return (q.shape, q.type, attention.permuted(q.shape)), (rows, FP32)
-
-    def gradients(self, q, k, v, out, dout):
-        return [(x.shape, x.type, attention.permuted(x.shape)) for x in (q, k, v)]
-
-
 # Tensors below autograd.
-
-
-def _contiguous(x, title):
-    return x if is_contiguous(x) else new(x.tape, title, x.shape, x.type)
-
-
-def _like(title, x, type):
-    return new(x.tape, title, x.shape, type, strides_like(x))
-
-
-def _cast(x, type, title):
-    return x if x.type.name == type.name else _like(title, x, type)
-
-
-def _one(title, x):
-    return new(x.tape, title, x.shape, x.type, strides_through(x.shape, x))
-
-
-def _two(title, x, y):
-    """Of two tensors, number by number; of four dimensions the last may be repeated."""
-    shape = (*x.shape[:3], max(x.shape[3], y.shape[3]))
-    return new(x.tape, title, shape, x.type, strides_through(shape, x, y))
 
 
 def _half(x):

@@ -1,7 +1,7 @@
 """What a mixture's operations make, save and free: rows that are chosen, gathered, multiplied in groups, and sent."""
 
 from .autograd import record, save, wants_gradient
-from .operations import lowered, lowered_weight, multiplied, wider
+from .operations import lowered, lowered_weight, multiplied, whole, wider
 from .tape import BITS16, FP32, INT64
 from .tensors import new, several, view
 
@@ -17,11 +17,7 @@ def largest(scores, count, title):
     """Of each row the largest, and where they are: backward scatters into zeros, in place."""
     shape, found = scores.shape, (*scores.shape[:-1], count)
     values, indices = several(scores.tape, title, (found, scores.type), (found, INT64))
-
-    def run(node, grads, *_):
-        return [new(grads[0].tape, f"{title} backward", shape, grads[0].type)]  # zeros, filled in place
-
-    record(values, title, run, [scores], results=[indices])
+    record(values, title, whole(f"{title} backward", shape), [scores], results=[indices])
     return values, indices
 
 
@@ -103,7 +99,7 @@ def repeated(x, times, title):
     """Rows again and again; their gradients are added."""
     before = x.shape
     out = new(x.tape, title, (times * before[0], *before[1:]), x.type)
-    record(out, title, lambda node, grads: [new(grads[0].tape, f"{title} backward", before, grads[0].type)], [x])
+    record(out, title, whole(f"{title} backward", before), [x])
     return out
 
 
@@ -111,12 +107,7 @@ def scattered(x, index, source, title):
     """Numbers, or one, put into rows of a new tensor, in place. Its gradient is gathered from theirs."""
     if isinstance(source, int):
         return x
-    saved, shape = save(x.tape, [source], index), source.shape
-
-    def run(node, grads, *_):
-        return [new(grads[0].tape, f"{title} backward", shape, grads[0].type)]
-
-    record(x, title, run, [source], saved)
+    record(x, title, whole(f"{title} backward", source.shape), [source], save(x.tape, [source], index))
     return x
 
 
@@ -133,8 +124,7 @@ def exchanged(x, rows, title):
 
     Source: `all_to_all_single_autograd`.
     """
-    before = x.shape
-    out = new(x.tape, title, (rows, *before[1:]), x.type)
-    record(out, title, lambda node, grads: [new(grads[0].tape, f"{title} backward", before, grads[0].type)], [x])
+    out = new(x.tape, title, (rows, *x.shape[1:]), x.type)
+    record(out, title, whole(f"{title} backward", x.shape), [x])
     out.sent = x
     return out

@@ -9,22 +9,12 @@ from .tensors import new, several
 def cross_entropy(logits, targets, reduction="mean"):
     """The mean of the next tokens' negative log-likelihoods: log-softmax saves its result, the loss that and the targets."""
     out = op.like("log-softmax", logits)
-
-    def softmax_backward(node, grads, *_):
-        return [op.like("log-softmax backward", grads[0])]
-
-    record(out, "log-softmax", softmax_backward, [logits], results=[out])
-    return _negative_log_likelihood(op.raised(out, "log-probabilities in fp32"), targets)
-
-
-def _negative_log_likelihood(log_p, targets):
+    record(out, "log-softmax", op.alike("log-softmax backward"), [logits], results=[out])
+    log_p = op.raised(out, "log-probabilities in fp32")
     saved = save(log_p.tape, [log_p], log_p, targets)
     loss, weight = several(log_p.tape, "loss", ((), log_p.type), ((), log_p.type))
-
-    def run(node, grads, log_p, *_):
-        return [new(log_p.tape, "negative log-likelihood backward", log_p.shape, log_p.type)]
-
-    record(loss, "negative log-likelihood", run, [log_p], saved, [weight])
+    back = op.whole("negative log-likelihood backward", log_p.shape)
+    record(loss, "negative log-likelihood", back, [log_p], saved, [weight])
     return loss
 
 

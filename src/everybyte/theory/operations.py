@@ -39,12 +39,12 @@ def through(name, x, *others, type=None):
     return new(x.tape, name, shape, type or x.type, strides_through(shape, x, *others))
 
 
-def _whole(name, shape):
+def whole(name, shape):
     """A backward that makes one tensor of a shape."""
     return lambda node, grads, *_: [new(grads[0].tape, name, shape, grads[0].type)]
 
 
-def _alike(name):
+def alike(name):
     """A backward that makes one tensor as the gradient that comes."""
     return lambda node, grads, *_: [like(name, grads[0])]
 
@@ -98,7 +98,7 @@ def split(x, sizes, axis, title):
 def cut(x, size, title):
     """A view of the first `size` elements of the last dimension. Backward pads its gradient with zeros."""
     out = view(x, (*x.shape[:-1], size), x.strides)
-    record(out, title, _whole(f"{title} backward", x.shape), [x])
+    record(out, title, whole(f"{title} backward", x.shape), [x])
     return out
 
 
@@ -133,7 +133,7 @@ def sliced(x, axis, place):
     elif place.start:
         size = size - place.start
     out = view(x, (*x.shape[:axis], size, *x.shape[axis + 1 :]), tuple(strides))
-    record(out, "sliced", _whole("slice backward", x.shape), [x])
+    record(out, "sliced", whole("slice backward", x.shape), [x])
     return out
 
 
@@ -351,7 +351,7 @@ def inverse_root(x, title):
 def mean(x, title, shape=()):
     """The mean of all elements, or of each row. Backward makes one tensor of the input's shape."""
     out = new(x.tape, title, shape, x.type)
-    record(out, title, _whole(f"{title} backward", x.shape), [x])
+    record(out, title, whole(f"{title} backward", x.shape), [x])
     return out
 
 
@@ -360,7 +360,7 @@ def dropout(x, probability, title):
     if not probability:
         return x
     out, mask = several(x.tape, f"{title} dropout", (x.shape, x.type, strides_like(x)), (x.shape, BOOL))
-    record(out, f"{title} dropout", _alike(f"{title} dropout backward"), [x], results=[mask])
+    record(out, f"{title} dropout", alike(f"{title} dropout backward"), [x], results=[mask])
     return out
 
 
@@ -368,7 +368,7 @@ def masked(x, mask, title):
     """Minus infinity where the mask is true. Saves the mask."""
     saved = save(x.tape, [x], mask)
     out = like(title, x)
-    record(out, title, _alike("mask backward"), [x], saved)
+    record(out, title, alike("mask backward"), [x], saved)
     return out
 
 
@@ -436,7 +436,7 @@ def gather(x, index, title):
     """
     saved = save(x.tape, [x], x, index)
     out = new(x.tape, title, index.shape, x.type)
-    record(out, title, _whole(f"{title} backward", x.shape), [x], saved)
+    record(out, title, whole(f"{title} backward", x.shape), [x], saved)
     return out
 
 

@@ -249,10 +249,8 @@ class Methods:
         """A broadcast view; -1 keeps a size. Its backward adds up what each copy gets."""
         shape = tuple(own if type(n) is int and n == -1 else n for own, n in zip(x.shape, sizes, strict=True))
         strides = (0 if own == 1 and n != 1 else s for own, n, s in zip(x.shape, shape, x.strides, strict=True))
-        out, title, before = view(x, shape, tuple(strides)), _title(x.tape, "expand"), x.shape
-        autograd.record(
-            out, title, lambda node, grads: [new(grads[0].tape, f"{title} backward", before, grads[0].type)], [x]
-        )
+        out, title = view(x, shape, tuple(strides)), _title(x.tape, "expand")
+        autograd.record(out, title, op.whole(f"{title} backward", x.shape), [x])
         return out
 
     def new_empty(x, *sizes):

@@ -167,12 +167,8 @@ class TensorParallel:
         saved = save(tape, [table], tokens)
         out = new(tape, f"{path} rows", (*tokens.shape, table.shape[1]), table.type)
         del mask, index
-        shape = self.rows[path], table.shape[1]
-
-        def run(node, grads, *_):
-            return [new(grads[0].tape, f"{path} gradient", shape, grads[0].type)]
-
-        node = record(out, f"{path} rows", run, [table], saved)
+        gradient = op.whole(f"{path} gradient", (self.rows[path], table.shape[1]))
+        node = record(out, f"{path} rows", gradient, [table], saved)
         if node is not None:
             node.spread = True
         return out
@@ -196,13 +192,8 @@ class TensorParallel:
         if self.by_words:
             return x
         axis = len(x.shape) - 1
-        before = x.shape
         out = self._gather(x, axis, self.rows["token"], "logits")
-
-        def run(node, grads, *_):
-            return [new(grads[0].tape, "logits gradient, own part", before, grads[0].type)]
-
-        record(out, "logits gathered", run, [x])
+        record(out, "logits gathered", op.whole("logits gradient, own part", x.shape), [x])
         return out
 
     def cross_entropy(self, logits, targets):
