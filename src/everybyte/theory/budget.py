@@ -15,7 +15,6 @@ from ..step.witness import Alive, Witness
 from . import MARKS, PEAKS, letters, place_of, trace
 from .alignment import trace as align
 from .asking import asked, made
-from .living import at_peak
 from .pipelines import part_of
 
 __all__ = ["PEAKS", "Budget", "budget", "course_of", "heaviest", "not_derived", "peaks"]
@@ -71,11 +70,7 @@ class Budget(Witness):
 
     def alive(self) -> list[Alive]:
         """Each tensor that lives at the peak, in the order in which it was made."""
-        every = _model(self.model).period
-        reading = course_of(self.model, self.setup, self.rank).at(
-            letters(_model(self.model), self.setup, self.rounding, self.rank), self.rounding
-        )
-        return at_peak(reading, lambda operation, turns: _owner(operation, turns, self.setup, every))
+        return _at_peak(*_read(self.model, self.setup, self.rounding, self.rank))
 
     @cached_property
     def _course(self):
@@ -264,17 +259,39 @@ def not_derived(model: Model, setup: Setup) -> str | None:
     return broken(SCHEDULE, setup) or broken(FORMULA, setup, model)
 
 
+def _read(model, setup, rounding, rank):
+    """(the course of a step with its sizes, what says of an operation and its turns the path of its module)."""
+    whole = _model(model)
+    reading = course_of(model, setup, rank).at(letters(whole, setup, rounding, rank), rounding)
+    every = max(whole.period, setup.cycle)  # blocks in one turn of their loop
+    last = part_of(whole, setup, rank)[0].layers // setup.mesh.stages - 1
+
+    def owner(operation, turns):
+        """With the block's own number."""
+        if not operation.owner.startswith("blocks."):
+            return operation.owner
+        _, number, *path = operation.owner.split(".")
+        if not turns.keys() & {"block", "segment"}:  # gathered before backward enters it
+            block = last
+        elif every > 1:
+            block = turns["block"] * every + int(number) % every
+        else:
+            block = turns.get("block", 0) + turns.get("segment", 0) * setup.segment
+        return ".".join(["blocks", str(block), *path])
+
+    return reading, owner
+
+
 def _unrolled(model, setup, rounding, rank):
     """(operations, part -> live bytes, phase -> place, kernels) of a whole step, block after block."""
     operations, course, marks, kernels = [("rest", "rest", "")], [], {"rest": 0}, [()]
-    reading = course_of(model, setup, rank).at(letters(_model(model), setup, rounding, rank), rounding)
-    every = max(_model(model).period, setup.cycle)
+    reading, owner = _read(model, setup, rounding, rank)
     for operation, live, turns in reading.unrolled():
         if operation is not None and operation.name in MARKS:
             marks[operation.name] = len(course)
             operations.append((operation.name, operation.name, ""))
         elif operation is not None and operation.taken:
-            operations.append((operation.name, place_of(operation), _owner(operation, turns, setup, every)))
+            operations.append((operation.name, place_of(operation), owner(operation, turns)))
         elif operation is not None:
             continue
         if operation is not None:
@@ -285,16 +302,42 @@ def _unrolled(model, setup, rounding, rank):
     return operations, {part: [live[part] for live in course] for part in course[0]}, marks, [*kernels, ()]
 
 
-def _owner(operation, turns, setup, every):
-    """The module's path, with the block's own number. every: blocks in one turn of their loop."""
-    if not operation.owner.startswith("blocks."):
-        return operation.owner
-    _, number, *path = operation.owner.split(".")
-    if every > 1:
-        block = turns["block"] * every + int(number) % every
-    else:
-        block = turns.get("block", 0) + turns.get("segment", 0) * setup.segment
-    return ".".join(["blocks", str(block), *path])
+def _at_peak(reading, owner) -> list[Alive]:
+    """What lives at the first peak, in the order in which it was taken; the bytes sum to the peak.
+
+    A turn may free what stands for a piece of another turn: then the last one of its part and size goes.
+
+    Args:
+        reading: of a theory's course. owner: from an operation and its turns to the module's path.
+    """
+    best, peak = sum(reading.rest.values()), 0
+    for place, (operation, live, _) in enumerate(reading.unrolled()):
+        if operation is not None and operation.taken and operation.name not in MARKS and sum(live.values()) > best:
+            best, peak = sum(live.values()), place
+    found, standing = [], {}
+
+    def take(piece, alive):
+        size, count = reading.amounts.each(piece)
+        for _ in range(count if size else 0):
+            standing.setdefault(size, []).append(len(found))
+            found.append(Alive(size, piece.part, *alive))
+
+    def give(piece):
+        size, count = reading.amounts.each(piece)
+        for _ in range(count if size else 0):
+            places = standing[size]
+            places.remove(next((p for p in reversed(places) if found[p].part == piece.part), places[-1]))
+
+    for piece in reading.course.rest:
+        take(piece, ("", ""))
+    for place, (operation, _, turns) in enumerate(reading.unrolled()):
+        for piece in operation.taken if operation else ():
+            take(piece, (owner(operation, turns), operation.name))
+        if place == peak:
+            break
+        for piece in operation.freed if operation else ():
+            give(piece)
+    return [found[place] for place in sorted(place for places in standing.values() for place in places)]
 
 
 def peaks(model: Model, setup: Setup, batch, sequence, rounding: int = 1):
