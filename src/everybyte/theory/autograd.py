@@ -14,7 +14,7 @@ from weakref import ref
 
 from .letters import product
 from .tape import AROUND, Held, run
-from .tensors import Tensor, is_dense, new
+from .tensors import Tensor, is_contiguous, is_dense, new
 
 #: The sequence number of a parameter's own node: it runs as soon as it can.
 SOON = 2**62
@@ -219,6 +219,27 @@ def _accumulate(parameter, grads):
     del grad
     for hook in parameter.hooks:
         hook(parameter)
+
+
+class OnHost:
+    """As `torch.autograd.graph.save_on_cpu(pin_memory=True)`: saved tensors go to the host as they are saved; each comes back as a tensor of its own, in the order of its dimensions.
+
+    A tensor that is not contiguous is first copied on the GPU. Sources: PyTorch, `torch/autograd/graph.py`, `save_on_cpu`;
+    `aten/src/ATen/native/cuda/Copy.cu`, `copy_requires_temporaries`.
+    """
+
+    def __init__(self, tape):
+        self.tape = tape
+
+    def pack(self, x):
+        """In forward: its shape and type, in place of the tensor."""
+        if not is_contiguous(x):
+            new(self.tape, "saved tensor in order", x.shape, x.type)  # for the copy alone
+        return Held(self, (x.shape, x.type))
+
+    def unpack(self, saved):
+        """In backward."""
+        return new(self.tape, "saved tensor from the host", *saved)
 
 
 # Checkpointing.

@@ -15,6 +15,7 @@ from . import attention
 from . import operations as op
 from .autograd import record, save
 from .letters import Letter, over, product
+from .programs import source
 from .tape import BITS16, FP32, INT32, INT64
 from .tensors import (
     Tensor,
@@ -170,6 +171,25 @@ class Ring:
         grad_query = op.cast(grad_query, kind, "q's gradient")
         next_grad_kv = op.cast(dkv_rotater.next_buffer(), kind, "gradients of keys and values")
         return [grad_query, _first(next_grad_kv, grad_key.shape), _first(next_grad_kv, grad_value.shape)]
+
+
+class Ulysses:
+    """DeepSpeed-Ulysses, `reference/mesh/ulysses.py`: attention of this GPU's heads to all tokens. parts: GPUs that share a sequence."""
+
+    def __init__(self, parts):
+        self.parts = parts
+
+    def cut(self, tape, beside, sequence):
+        """What keeping its own tokens makes; nothing of it stays. beside: as `context.cut`."""
+        for first in beside:
+            new(tape, "own tokens", (*first, over(sequence, self.parts)), INT64)
+
+    def __call__(self, q, k, v, probability=0.0):
+        return source("mesh.ulysses").exchanged(_SWAPPED, q, k, v, self.parts, None, probability=probability)
+
+
+#: Of heads that lie one after another, whose results backward copies.
+_SWAPPED = partial(attention.scaled_dot_product_attention, copies=True)
 
 
 # What PyTorch's classes are called there: `_SDPAMerger`, `_AllGatherRotater`, `_AllToAllRotater`.

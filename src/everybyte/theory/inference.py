@@ -14,14 +14,14 @@ from ..catalog.decoders import decoder
 from ..catalog.weights import layers, learned
 from .attention import MASK_MULTIPLE
 from .course import Course
-from .letters import Letter, over, product
+from .letters import Letter, product
 from .programs import Network, source
 from .schedule import Loop, nested, one_after_another, stretched
 from .stand_in import stored
 from .tape import FP32, INT64, Piece, Tape, Type
 from .tensors import view
 from .titles import Naming
-from .training import Fields, occurrences
+from .training import Fields, buffers, occurrences
 
 #: The parts of an inference pass's memory.
 PARTS = ("parameters", "buffers", "cache", "activations")
@@ -118,7 +118,9 @@ def _course(model, decode, single, alone, masked, padded, static):
     blocks = every * sum(loop.turns for loop in loops) + model.layers % every
     network = Decoder(tape, fields, decoder(model), blocks, every, loops[0].turns if first else 0)
     batch = Letter(1 if single else 2, "B")
-    rest = [*_weights(model, fields), *_buffers(fields, number, network.module)]
+    # Buffers are in 16 bits, as the module is made, unless it says another type; in fp32 where a checkpoint is loaded.
+    types = HALF, FP32, getattr(network.module, "router_type", None) or HALF
+    rest = [*_weights(model, fields), *buffers(fields, network.module, *(type.width for type in types))]
     cache, layer = [], source("hugging_face.cache")
     found = one_after_another("block", loops)
     for i in range(blocks):
@@ -188,17 +190,3 @@ def _weights(model, fields):
     for weight in learned(fields):
         if weight.count and layers(model)[weight.group]:
             yield Piece(product(weight.shape), HALF.width, "parameters", weight.count * times[weight.group])
-
-
-def _buffers(model, number, module):
-    """The buffers beside the weights: Gemma's embedding scale, the rotary frequencies twice, a router's biases.
-
-    These are in 16 bits, as the module is made, unless it says another type; in fp32 where a checkpoint is loaded.
-    """
-    if model.scaled_embedding:
-        yield Piece(1, HALF.width, "buffers")
-    if not model.has_positions:
-        turned = over(model.rope_width if model.latent else model.turning, 2)
-        yield Piece(turned, FP32.width, "buffers", 2 * module.tables)
-    if model.corrected:
-        yield Piece(model.experts, (module.router_type or HALF).width, "buffers", number - model.dense_layers)

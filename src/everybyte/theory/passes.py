@@ -7,13 +7,12 @@ makes, holds and frees while the step runs is said in a file of its own: `tensor
 
 from ..ask.choices import LIBRARIES
 from ..catalog.weights import adapters, buffered, layers, learned
-from .context import Ring
+from .context import Ring, Ulysses
 from .expert_parallel import OWN, Experts
 from .flat import FlatSharding
 from .letters import Letter, up
 from .sharding import Sharding
 from .tensor_parallel import TensorParallel
-from .ulysses import Ulysses
 
 
 def tensor(step):

@@ -38,15 +38,14 @@ def letters(model, setup, rounding=1, rank=0) -> dict[str, int]:
     """The value of each letter that a course uses. `rounding`: for Q, the bytes of DDP's buckets. `rank`: of a pipeline's GPUs."""
     dtypes, whole, (model, without) = setup.dtypes, model, part_of(model, setup, rank)
     return {
-        "B": setup.batch, "S": setup.sequence, "L": model.layers, "H": model.width, "A": model.heads, "A_kv": model.kv_heads,
-        "D": model.head_width, "F": model.ffn_width, "V": model.vocabulary, "N": model.learned_positions,
-        "N_max": model.positions, "W": model.embedding_width, "E": model.experts, "E_t": model.experts_per_token,
-        "F_e": model.expert_width, "K": setup.segment or 1, "n_c": setup.loss_chunks, "n_a": setup.accumulation, "n_f": setup.mesh.pipeline - setup.mesh.rank(rank, setup.data)["pipeline"],
+        letter: getattr(model, field) for field, letter in Fields.LETTERS.items()
+    } | {
+        "B": setup.batch, "S": setup.sequence, "K": setup.segment or 1, "n_c": setup.loss_chunks, "n_a": setup.accumulation, "n_f": setup.mesh.pipeline - setup.mesh.rank(rank, setup.data)["pipeline"],
         "w": DTYPE_BYTES[dtypes.compute if setup.fsdp else setup.base_dtype], "w_s": DTYPE_BYTES[setup.base_dtype],
         "c": DTYPE_BYTES[dtypes.compute], "s_b": DTYPE_BYTES[setup.state_dtype], "r": DTYPE_BYTES[setup.reduced_dtype],
         "m_w": DTYPE_BYTES[dtypes.master] if dtypes.master else 0, "G": setup.shards, "R": setup.replicas,
         "C": setup.mesh.context, "C_l": rows_at_once(model, setup) if setup.loss == "linear-cross-entropy" else 0, "E_p": setup.mesh.expert, "G_e": setup.expert_shards, "G_r": setup.resharding_gpus, "X": received(model, setup) if setup.mesh.expert > 1 else 0, **_flat(model, setup, without), "Q": _bucketed(whole, setup, rounding, rank),
-        "t": setup.mesh.tensor, "r_q": model.query_rank, "r_c": model.latent_rank, "D_r": model.rope_width, "D_v": model.value_width, "L_d": model.dense_layers, "E_s": model.shared_experts, "r_A": setup.adapters.rank if setup.adapters else 0, "w_A": DTYPE_BYTES[setup.trained_dtype] if setup.adapters else 0,
+        "t": setup.mesh.tensor, "r_A": setup.adapters.rank if setup.adapters else 0, "w_A": DTYPE_BYTES[setup.trained_dtype] if setup.adapters else 0,
     }  # fmt: skip
 
 

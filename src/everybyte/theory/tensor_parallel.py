@@ -123,16 +123,11 @@ class TensorParallel:
 
     def enter(self, x, title):
         """All tokens, where each GPU has some; their gradient is a sum over GPUs."""
-        if self.by_tokens:
-            out = self._gather(x, 1, self.sequence, title)
+        out = self._gather(x, 1, self.sequence, title) if self.by_tokens else view(x, x.shape, x.strides)
 
-            def run(node, grads, *_):
-                return [self._scatter(grads[0], 1, f"{title} gradient")]
-        else:
-            out = view(x, x.shape, x.strides)
-
-            def run(node, grads, *_):
-                return [self._sum(grads[0], f"{title} gradient")]
+        def run(node, grads, *_):
+            named = f"{title} gradient"
+            return [self._scatter(grads[0], 1, named) if self.by_tokens else self._sum(grads[0], named)]
 
         node = record(out, f"{title} whole", run, [x])
         if node is not None:
@@ -142,16 +137,10 @@ class TensorParallel:
     def leave(self, x, title, axis=1):
         """The sum over GPUs, of which each has all tokens or some."""
         whole = x.shape[axis]
-        if self.by_tokens:
-            out = self._scatter(x, axis, title)
+        out = self._scatter(x, axis, title) if self.by_tokens else self._sum(x, title)
 
-            def run(node, grads, *_):
-                return [self._gather(grads[0], axis, whole, f"{title} gradient")]
-        else:
-            out = self._sum(x, title)
-
-            def run(node, grads, *_):
-                return [grads[0]]
+        def run(node, grads, *_):
+            return [self._gather(grads[0], axis, whole, f"{title} gradient") if self.by_tokens else grads[0]]
 
         record(out, f"{title} summed", run, [x])
         return out

@@ -5,10 +5,9 @@ from dataclasses import replace
 from ..ask.choices import DTYPE_BYTES, LIBRARIES
 from ..ask.mesh import DIVIDED
 from ..catalog.weights import ENDS, linears, quantized
-from .autograd import backward
+from .autograd import OnHost, backward
 from .context import own, own_sequence
 from .letters import Letter, over, product, up
-from .offloading import OnHost
 from .operations import scale
 from .optimizers import Optimizer
 from .passes import PASSES
@@ -49,6 +48,20 @@ def occurrences(fields):
     every, first = Letter(fields.layers, "L"), fields.dense_layers if fields.experts else 0
     mixtures = every - first if fields.experts else 0
     return {"block": every, "dense": first if fields.experts else every, "mixture": mixtures} | dict.fromkeys(ENDS, 1)
+
+
+def buffers(fields, module, width, wide, routers):
+    """The buffers of transformers' code beside weights: an embedding's scale, the rotary frequencies twice, routers' biases.
+
+    width, wide, routers: bytes of a number of each.
+    """
+    if fields.scaled_embedding:
+        yield Piece(1, width, "buffers")
+    if not fields.has_positions:
+        turned = over(fields.rope_width if fields.latent else fields.turning, 2)
+        yield Piece(turned, wide, "buffers", 2 * module.tables)
+    if fields.corrected:
+        yield Piece(fields.experts, routers, "buffers", occurrences(fields)["mixture"])
 
 
 class Step:
@@ -194,15 +207,9 @@ class Step:
         ]
 
     def _buffers(self):
-        """Eager attention's masks, one a block; in transformers' code the embedding's scale, and the rotary frequencies twice."""
+        """Eager attention's masks, one a block; in transformers' code `buffers`."""
         if not self.model.family:
-            if self.model.scaled_embedding:
-                yield Piece(1, self.stored.width, "buffers")
-            if not self.model.has_positions:
-                turned = self.model.rope_width if self.model.latent else self.model.turning
-                yield Piece(over(turned, 2), self.stored.width, "buffers", 2 * self.network.module.tables)
-            if self.model.corrected:
-                yield Piece(self.model.experts, self.stored.width, "buffers", occurrences(self.model)["mixture"])
+            yield from buffers(self.model, self.network.module, *[self.stored.width] * 3)
         if self.setup.attention == "eager" and self.model.family == "gpt":
             square = product((self.model.positions, self.model.positions))
             yield Piece(square, self.stored.width, "buffers", Letter(self.model.layers, "L"))
