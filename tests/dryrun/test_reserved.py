@@ -6,8 +6,7 @@ import everybyte as eb
 from everybyte.dryrun.requests import requests
 from everybyte.rehearsal import shipped
 from everybyte.theory import letters
-from everybyte.theory.asking import made
-from everybyte.theory.asking import requests as asked_for
+from everybyte.theory.asking import asked, made
 from everybyte.theory.budget import course_of
 
 SHELF = shipped("h200")
@@ -110,7 +109,7 @@ FOLLOWED = [
 def test_a_formula_follows_each_tensor_as_a_dry_run_does(changes):
     model, setup = eb.model("gpt2").replace(layers=6), eb.Setup(batch=2, sequence=128, **changes)
     seen = requests(eb.dry_run(model, setup), CUBLAS // 2)
-    said = asked_for(course_of(model, setup), letters(model, setup), CUBLAS // 2, made(model, setup))
+    said = asked(course_of(model, setup), letters(model, setup), CUBLAS // 2, made(model, setup)).shaped.requests
     assert freed_after(said.steady) == freed_after(seen.steady)
     begun = sizes(said.beginning)
     assert sizes(seen.beginning)[: len(begun)] == begun  # with several GPUs a first step was run
@@ -187,7 +186,7 @@ def test_cublas_s_workspaces_come_with_the_same_products(name, changes):
     if name == "mixtral-8x7b":
         model = model.replace(width=256, ffn_width=512)
     traced = requests(eb.dry_run(model, setup), CUBLAS // 2)
-    predicted = asked_for(course_of(model, setup), letters(model, setup), CUBLAS // 2)
+    predicted = asked(course_of(model, setup), letters(model, setup), CUBLAS // 2).shaped.requests
     found = standing_at_workspaces(predicted)
     assert found == standing_at_workspaces(traced) and len(found) == 2
 

@@ -9,7 +9,7 @@ from collections import Counter
 from itertools import count, groupby
 from typing import Any, NamedTuple
 
-from ..allocator import Request, Requests, Run, Shaped, closed, named, parted
+from ..allocator import Request, Run, Shaped, closed, named, parted
 from ..catalog import Model
 from ..catalog.weights import ENDS, layers, weights
 from ..rules import WHOLE, broken
@@ -81,11 +81,6 @@ class Asked(NamedTuple):
             return [Run(b, [Request(k, n and sizes.get(k, n), stream) for k, n, stream in part]) for b, part in runs]
 
         return Shaped(self.shaped.beginning, sized(self.shaped.first), sized(self.shaped.steady))
-
-
-def requests(course, values, workspace: int, whole: Made | None = None) -> Requests:
-    """The requests of `asked`, without its runs."""
-    return asked(course, values, workspace, whole).shaped.requests
 
 
 def asked(course, values, workspace: int, whole: Made | None = None) -> Asked:

@@ -6,7 +6,7 @@ from .autograd import record, save, wants_gradient
 from .letters import over, up
 from .operations import contiguous, cut, dropout, lowered, matmul, scale, softmax, transpose, whole
 from .tape import BITS16, BOOL, COMPLEX, FP32, INT64
-from .tensors import Tensor, is_contiguous, new, reshaped, several, strides_like, transposed
+from .tensors import Tensor, is_contiguous, laid_out, new, reshaped, several, strides_like, transposed
 
 #: The memory-efficient kernel takes masks whose rows are multiples of so many numbers.
 MASK_MULTIPLE = 16
@@ -182,8 +182,7 @@ class Efficient(Flash):
 
 def permuted(shape):
     """Strides of (B, A, S, D) for data laid out as (B, S, A, D)."""
-    b, a, s, d = map(int, shape)
-    return s * a * d, d, a * d, 1
+    return laid_out(shape, (3, 1, 2, 0))
 
 
 def _math(tape, q, k, v, probability):

@@ -107,6 +107,13 @@ def record(out, title, run, inputs, saved=(), results=(), slot=0, node=None):
     return node
 
 
+def hooked(out, hook):
+    """Have a hook called before backward of a tensor, or of each of a tuple."""
+    for made in out if isinstance(out, tuple) else (out,):
+        if made.node is not None:
+            made.node.hooks = (*made.node.hooks, hook)
+
+
 def _unpacked(saved):
     """The tensor that was saved in forward, or what is none; a checkpointed block is recomputed here."""
     return saved.frame.unpack(saved.index) if isinstance(saved, Held) else saved

@@ -1,7 +1,7 @@
 """What a mixture's operations make, save and free: rows that are chosen, gathered, multiplied in groups, and sent."""
 
 from .autograd import record, save, wants_gradient
-from .operations import lowered, lowered_weight, multiplied, whole, wider
+from .operations import lowered, lowered_weight, multiplied, whole, widest
 from .tape import BITS16, FP32, INT64
 from .tensors import new, several, view
 
@@ -49,7 +49,7 @@ def summed(x, axis, keeps, title):
 
 def divided(weights, total):
     """Weights divided by their sum in place: what they were is copied first, for backward."""
-    tape, wide = weights.tape, wider(weights, total)
+    tape, wide = weights.tape, widest(weights, total)
     saved = []
     if wants_gradient(tape, weights):
         copy = new(tape, "weights before", weights.shape, weights.type)

@@ -10,7 +10,7 @@ from dataclasses import replace
 from ..catalog.decoders import optimized
 from ..catalog.weights import ENDS
 from ..step.course import CASTS, GATHERS, REDUCES
-from .autograd import SOON, Accumulate, Node
+from .autograd import SOON, Accumulate, Node, hooked
 from .letters import Letter, least, product, up
 from .tape import AROUND, Piece, Storage
 from .tensors import Tensor, is_contiguous, new
@@ -135,9 +135,7 @@ class FlatUnit:
             self.storage.free()
         self.index, self.asked = len(self.sharding.order), False
         self.sharding.order.append(self)
-        for made in out if isinstance(out, tuple) else (out,):
-            if made.node is not None:
-                made.node.hooks = (*made.node.hooks, self.pre_backward)
+        hooked(out, self.pre_backward)
         return out
 
     def pre_backward(self):

@@ -16,8 +16,9 @@ from .attention import MASK_MULTIPLE
 from .course import Course
 from .letters import Letter, product
 from .programs import Network, source
-from .schedule import Loop, nested, one_after_another, stretched
+from .schedule import nested, stretched
 from .stand_in import stored
+from .structure import Blocks
 from .tape import FP32, INT64, Piece, Tape, Type
 from .tensors import view
 from .titles import Naming
@@ -27,6 +28,8 @@ from .training import Fields, buffers, occurrences
 PARTS = ("parameters", "buffers", "cache", "activations")
 #: A number in 16 bits: bf16 or fp16.
 HALF = Type("bf16", 2)
+#: A pass divides nothing and trains nothing.
+ALONE = Setup(batch=1, sequence=8)
 
 
 class _Fields(Fields):
@@ -110,25 +113,21 @@ def _course(model, decode, single, alone, masked, padded, static):
     new, before = Letter(1 if alone else rows, "S"), Letter(2 * rows, "T_0") if decode else 0
     within = Letter(2 * rows, "T_w") if decode else 0  # of layers with a window
     room, fields.window = Letter(3 * rows if padded else 2 * rows, "T_m"), Letter(rows if masked else 99, "W_n")
-    number, first = Letter(model.layers, "L"), model.experts > 0 and model.dense_layers
     every = model.full_every or 1  # blocks that stand in one turn of a loop
-    loops = [Loop.of(number if every == 1 else model.layers // every, 3, 1)]
-    if first:
-        loops = [Loop.of(fields.dense_layers, 3, 1), Loop.of(number - fields.dense_layers, 3, 1)]
-    blocks = every * sum(loop.turns for loop in loops) + model.layers % every
-    network = Decoder(tape, fields, decoder(model), blocks, every, loops[0].turns if first else 0)
+    found = Blocks(Letter(model.layers, "L"), ALONE, every, fields.dense_layers if model.experts else 0)
+    (blocks,) = found.segments
+    network = Decoder(tape, fields, decoder(model), blocks, every, found.dense)
     batch = Letter(1 if single else 2, "B")
     # Buffers are in 16 bits, as the module is made, unless it says another type; in fp32 where a checkpoint is loaded.
     types = HALF, FP32, getattr(network.module, "router_type", None) or HALF
     rest = [*_weights(model, fields), *buffers(fields, network.module, *(type.width for type in types))]
     cache, layer = [], source("hugging_face.cache")
-    found = one_after_another("block", loops)
     for i in range(blocks):
         near, eager = model.windowed(i), model.eager_alone
         kept = layer.Room(room) if static else layer.Window(fields.window, eager) if near else layer.Growing(eager)
         cache.append(kept)
         if decode:
-            loop = found({"block": i // every})
+            loop = found.block({"block": i // every})
             pieces = _held(kept, fields, batch, room if static else within if near else before, tape)
             times = loop.times if loop and i // every == loop.middle else 1
             rest += [Piece(p.numbers, p.width, p.part, times) for p in pieces]
@@ -142,7 +141,7 @@ def _course(model, decode, single, alone, masked, padded, static):
         for x in (kept.keys, kept.values, getattr(kept, "width", None), getattr(kept, "counted", None)):
             if x is not None:
                 x.storage.assign("cache")
-    repeated = {"block": found}
+    repeated = {"block": found.block}
     return Course(nested(stretched(tape.operations, repeated), repeated), rest, [], PARTS)
 
 
@@ -177,7 +176,7 @@ class Decoder(Network):
 
     def __init__(self, tape, model, kind, blocks, every, first):
         self.kind, self.every = kind, every
-        super().__init__(tape, model, Setup(batch=1, sequence=8), [blocks], (), HALF, dense=first)
+        super().__init__(tape, model, ALONE, [blocks], (), HALF, dense=first)
 
     def _built(self, model, setup):
         module = source("hugging_face.decoders").DECODERS[self.kind](model)

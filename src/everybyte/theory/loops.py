@@ -46,15 +46,6 @@ class LoopStep(Step):
 
     # What a loop calls.
 
-    def turns(self):
-        tape = self.tape
-        for i in range(self.batches):
-            self.final = i == self.batches - 1
-            if sharding := self.network.sharding:
-                sharding.sends = self.final or not self.setup.no_sync
-            with tape.turn("batch", i):
-                yield self.batches - 1 - i
-
     def next_batch(self):
         self.tape.phase = "forward"
         return self._inputs()

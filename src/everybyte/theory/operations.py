@@ -206,27 +206,22 @@ def raised(x, title):
     return cast(x, FP32, title) if x.tape.autocast and x.type.name in BITS16 else x
 
 
-def widest(tensors):
+def widest(*tensors):
     """The data type of a result of several tensors. PyTorch promotes bool to integers, integers to 16 bits, 16 bits to fp32."""
     ranks = {"bool": 0, "int32": 1, "int64": 2, "fp32": 4}
     return max((x.type for x in tensors), key=lambda type: ranks.get(type.name, 3))
 
 
-def wider(x, y):
-    """The data type of a result of two."""
-    return widest((x, y))
-
-
 def add(x, y, title):
     """A sum, in the wider of the two types."""
-    out = through(title, x, y, type=wider(x, y))
+    out = through(title, x, y, type=widest(x, y))
     record(out, title, lambda node, grads: [grads[0], grads[0]], [x, y])
     return out
 
 
 def subtract(x, y, title):
     """A difference, in the wider of the two types. Backward negates the gradient for the second."""
-    out = through(title, x, y, type=wider(x, y))
+    out = through(title, x, y, type=widest(x, y))
 
     def run(node, grads):
         return [grads[0], through(f"{title}: negated", grads[0]) if node.edges[1] else None]
@@ -239,7 +234,7 @@ def multiply(x, y, title, names=("", "")):
     """An elementwise product, broadcast. Each factor is saved where the other requires a gradient."""
     to_x, to_y = wants_gradient(x.tape, x), wants_gradient(x.tape, y)
     saved = save(x.tape, [x, y], *[y] * to_x, *[x] * to_y)
-    out = through(title, x, y, type=wider(x, y))
+    out = through(title, x, y, type=widest(x, y))
 
     def run(node, grads, *read):
         first = through(names[0] or f"{title} backward", grads[0], read[0]) if to_x else None
@@ -254,7 +249,7 @@ def divide(x, y, title):
     if wants_gradient(x.tape, y):
         raise NotImplementedError("div: the gradient of its divisor is not on the tape")
     saved = save(x.tape, [x], y)
-    out = through(title, x, y, type=wider(x, y))
+    out = through(title, x, y, type=widest(x, y))
     record(out, title, lambda node, grads, y: [through(f"{title} backward", grads[0], y)], [x], saved)
     return out
 
@@ -298,7 +293,7 @@ def join(parts, axis, title):
     """Tensors concatenated along one dimension, in the widest of their types. Their gradients are views of its gradient. Source: `at::cat`."""
     first, axis = parts[0], axis % len(parts[0].shape)
     shape = *first.shape[:axis], sum(part.shape[axis] for part in parts), *first.shape[axis + 1 :]
-    out = new(first.tape, title, shape, widest(parts), strides_of_joined(parts, shape))
+    out = new(first.tape, title, shape, widest(*parts), strides_of_joined(parts, shape))
     shapes = [part.shape for part in parts]
     record(out, title, lambda node, grads: [view(grads[0], shape, grads[0].strides) for shape in shapes], parts)
     return out

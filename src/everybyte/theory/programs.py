@@ -228,14 +228,13 @@ class Network:
         return op.scale(
             self.call(
                 outer, lambda x: self._linear(outer, x, f"{title}: B"),
-                self.call(inner, lambda x: self._linear(inner, x, f"{title}: A"), self._dropped(x, title)),
+                self.call(
+                    inner, lambda x: self._linear(inner, x, f"{title}: A"),
+                    op.dropout(x, self.setup.adapters.dropout, f"{title}: input for A"),
+                ),
             ),
             f"{title}: adapter scaled",
         )  # fmt: skip
-
-    def _dropped(self, x, title):
-        """The input of A. Source: peft, `LoraLayer.update_layer`: an `nn.Dropout`, or without dropout an `nn.Identity`."""
-        return op.dropout(x, self.setup.adapters.dropout, f"{title}: input for A")
 
 
 class Transformers(Network):

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from ..catalog.weights import linears
 from ..step.course import GATHERS, REDUCES
-from .autograd import Node
+from .autograd import Node, hooked
 from .letters import Letter, over, product, up
 from .tape import AROUND, Piece
 from .tensors import Tensor
@@ -168,9 +168,7 @@ class Unit:
             self.indices.append(len(sharding.order))
             sharding.order.append(self)
         self.training = "idle"
-        for made in out if isinstance(out, tuple) else (out,):
-            if made.node is not None:
-                made.node.hooks = (*made.node.hooks, self.pre_backward)
+        hooked(out, self.pre_backward)
         self.state = "idle"
         if sharding.root is self:
             sharding.last_gathered = sharding.root = None

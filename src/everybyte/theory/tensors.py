@@ -34,24 +34,24 @@ class Tensor:
         return Tensor(self.shape, self.strides, self.storage, self.type)
 
 
+def laid_out(shape, order):
+    """Strides of dimensions that run in that order, the fastest first."""
+    strides, step = [0] * len(shape), 1
+    for d in order:
+        strides[d] = step
+        step *= max(int(shape[d]), 1)
+    return tuple(strides)
+
+
 def contiguous_strides(shape):
     """Strides of a tensor whose last dimension runs fastest."""
-    strides, step = [], 1
-    for size in reversed(shape):
-        strides.append(step)
-        step *= max(int(size), 1)
-    return tuple(reversed(strides))
+    return laid_out(shape, reversed(range(len(shape))))
 
 
 def is_contiguous(x):
     """Whether its elements are contiguous in the order of its dimensions."""
-    step = 1
-    for size, stride in zip(reversed(x.shape), reversed(x.strides), strict=True):
-        if size != 1:
-            if stride != step:
-                return False
-            step *= int(size)
-    return True
+    own = contiguous_strides(x.shape)
+    return all(size == 1 or a == b for size, a, b in zip(x.shape, x.strides, own, strict=True))
 
 
 def is_dense(x):
@@ -68,12 +68,7 @@ def strides_like(x):
     """Strides of `empty_like(x)` and of a cast."""
     if is_dense(x):
         return x.strides
-    order = sorted(range(len(x.shape)), key=lambda d: (x.strides[d], -d))
-    strides, step = [0] * len(order), 1
-    for d in order:
-        strides[d] = step
-        step *= int(x.shape[d])
-    return tuple(strides)
+    return laid_out(x.shape, sorted(range(len(x.shape)), key=lambda d: (x.strides[d], -d)))
 
 
 def _channels_last(x):
@@ -113,11 +108,7 @@ def strides_through(shape, *operands):
                 right = left
             elif swap < 0:
                 break
-    strides, step = [0] * len(shape), 1
-    for d in order:
-        strides[d] = step
-        step *= int(shape[d])
-    return tuple(strides)
+    return laid_out(shape, order)
 
 
 def _broadcast(x, shape):
@@ -142,8 +133,7 @@ def strides_of_joined(parts, shape):
     """Strides of `torch.cat`: contiguous, unless all parts are channels-last. Source: `native/TensorShape.cpp`."""
     if not all(part is not None and _channels_last(part) for part in parts):
         return contiguous_strides(shape)
-    _, c, h, w = map(int, shape)
-    return c * h * w, 1, w * c, c
+    return laid_out(shape, (1, 3, 2, 0))
 
 
 def viewed(shape, strides, new):

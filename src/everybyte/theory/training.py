@@ -229,26 +229,31 @@ class Step:
         """The step. Returns its operations."""
         tape, setup = self.tape, self.setup
         total = None  # noqa: F841  lives as long as the step
+        for _ in self.turns():
+            tape.phase = "forward"
+            inputs = self._inputs()
+            with tape.casting(), tape.within(pack=self.pack):
+                loss = self.forward(*inputs)
+            tape.mark("after_forward")
+            tape.phase = "backward"
+            share = self.share_of(loss)
+            self.from_loss(share)
+            self.held = None
+            total = self.total(share)  # noqa: F841
+            tape.mark("after_backward")
+            tape.phase = "optimizer step"
+            if setup.precision == "bf16-deepspeed":
+                self.optimizer.accumulate()
+        return self.updated()
+
+    def turns(self):
+        """For each batch of the step, within its turn, the number of those that follow."""
         for i in range(self.batches):
             self.final = i == self.batches - 1
             if sharding := self.network.sharding:
-                sharding.sends = self.final or not setup.no_sync
-            with tape.turn("batch", i):
-                tape.phase = "forward"
-                inputs = self._inputs()
-                with tape.casting(), tape.within(pack=self.pack):
-                    loss = self.forward(*inputs)
-                tape.mark("after_forward")
-                tape.phase = "backward"
-                share = self.share_of(loss)
-                self.from_loss(share)
-                self.held = None
-                total = self.total(share)  # noqa: F841
-                tape.mark("after_backward")
-                tape.phase = "optimizer step"
-                if setup.precision == "bf16-deepspeed":
-                    self.optimizer.accumulate()
-        return self.updated()
+                sharding.sends = self.final or not self.setup.no_sync
+            with self.tape.turn("batch", i):
+                yield self.batches - 1 - i
 
     def updated(self):
         """The optimizer's step, which ends the step. Returns all operations."""
