@@ -39,16 +39,29 @@ class Node:
         self.edges = [(x.node, x.slot, x.shape, x.type) if x is not None and x.node else None for x in inputs]
 
 
-class Accumulate:
+class End:
+    """A node at which backward ends. Its `arrive` takes the gradients that have come out of their list."""
+
+    sequence, edges, slots, saved, spread = SOON, (), 1, (), False
+
+
+class Accumulate(End):
     """A parameter's own node, which accumulates its gradient."""
 
     def __init__(self, parameter, spread=False):
         self.parameter, self.spread = parameter, spread
-        self.sequence, self.edges, self.slots, self.saved = SOON, (), 1, ()
 
     def arrive(self, grads):
         """The gradient has come."""
-        _accumulate(self.parameter, grads)
+        grad, parameter = grads[0], self.parameter
+        grad.storage.assign("gradients")
+        grad.tape.arrived.append(parameter)
+        if parameter.grad is None:
+            parameter.grad = grad.alias()
+        grads.clear()
+        del grad
+        for hook in parameter.hooks:
+            hook(parameter)
 
 
 class Parameter(Tensor):
@@ -68,10 +81,8 @@ class Parameter(Tensor):
         self.node = None if frozen else Accumulate(self, spread)
 
 
-class Leaf:
+class Leaf(End):
     """The node of a tensor that was made a leaf: it keeps the tensor and its gradient as long as the graph lives."""
-
-    sequence, edges, slots, saved, spread = SOON, (), 1, (), False
 
     def __init__(self, x):
         self.own, self.grad = x.alias(), None
@@ -159,7 +170,7 @@ def backward(tape, loss, gradient):
 
 
 def _evaluate(tape, node, grads):
-    if isinstance(node, (Accumulate, Leaf)):
+    if isinstance(node, End):
         node.arrive(grads)
         return []
     owner, loss, place = tape.owner, tape.loss, tape.place
@@ -216,18 +227,6 @@ def _meet(tape, node, target, buffer, slot, grad):
             buffer[slot] = new(tape, f"{node.title} gradients added", before.shape, before.type)
 
 
-def _accumulate(parameter, grads):
-    grad = grads[0]
-    grad.storage.assign("gradients")
-    grad.tape.arrived.append(parameter)
-    if parameter.grad is None:
-        parameter.grad = grad.alias()
-    grads.clear()
-    del grad
-    for hook in parameter.hooks:
-        hook(parameter)
-
-
 class OnHost:
     """As `torch.autograd.graph.save_on_cpu(pin_memory=True)`: saved tensors go to the host as they are saved; each comes back as a tensor of its own, in the order of its dimensions.
 
@@ -256,10 +255,10 @@ class _Enough(Exception):
     """Everything that backward reads has been recomputed."""
 
 
-class _End:
+class _Recomputed(End):
     """The end of a recomputed graph. It never runs."""
 
-    sequence, edges, slots, saved = 0, (), 1, ()
+    sequence = 0
 
 
 class _Frame:
@@ -302,7 +301,7 @@ class _Frame:
             x = _unpacked(x)
             arguments.append(x.alias() if isinstance(x, Tensor) else x)
             if wanted:
-                arguments[-1].node = _End
+                arguments[-1].node = _Recomputed
         x = None
         kernel = self.given if self.saves else run
         again = self.tape.within(grad=True, passing=False, pack=pack, kernel=kernel)

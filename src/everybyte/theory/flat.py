@@ -10,7 +10,7 @@ from dataclasses import replace
 from ..catalog.decoders import optimized
 from ..catalog.weights import ENDS
 from ..step.course import CASTS, GATHERS, REDUCES
-from .autograd import SOON, Accumulate, Node, hooked
+from .autograd import End, Node, hooked
 from .letters import Letter, least, product, up
 from .tape import AROUND, Piece, Storage
 from .tensors import Tensor, is_contiguous, new
@@ -57,11 +57,11 @@ def layouts(model, rows, width, shards):
         yield mine, Layout([weight.shape for weight in mine for _ in range(weight.count)], width, shards)
 
 
-class Joined(Accumulate):
+class Joined(End):
     """The node of a unit's flat gradient."""
 
     def __init__(self, unit):
-        self.unit, self.sequence, self.edges, self.slots, self.saved, self.spread = unit, SOON, (), 1, (), False
+        self.unit = unit
 
     def arrive(self, grads):
         """The gradient has come, which stays while the unit is left."""
