@@ -1,6 +1,6 @@
-"""Ring attention: what PyTorch's `context_parallel` makes, holds and frees on one of c GPUs that share every sequence.
+"""What one of c GPUs makes, holds and frees that share every sequence: ring attention, PyTorch's `context_parallel`, or Ulysses.
 
-Each GPU has S / c tokens of a sequence: a piece from its beginning and one as long from its end. Its queries stay. Keys and
+In a ring each GPU has S / c tokens of a sequence: a piece from its beginning and one as long from its end. Its queries stay. Keys and
 values of all others come by, one GPU's at a time, and after each the result so far and the new one are merged in fp32. In
 backward the gradients of keys and values travel on with them, in fp32 too.
 
@@ -33,25 +33,6 @@ def own_sequence(setup: Setup):
     return sequence if setup.mesh.context == 1 else over(sequence, Letter(setup.mesh.context, "C"))
 
 
-def cut(tape, beside, sequence, parts):
-    """What entering `context_parallel` makes; returns what it holds until it is left.
-
-    Args:
-        beside: of each tensor that is cut, such as tokens, targets and positions, its dimensions before the sequence.
-    """
-    order = _head_and_tail(tape, sequence, parts)
-    mine = over(sequence, parts)
-    shards = []
-    for first in beside:
-        buffer = None  # the loop's next
-        buffer = new(tape, "tokens reordered", (*first, sequence), INT64)
-        shards.append(new(tape, "own tokens", (*first, mine), INT64))
-    del buffer, order
-    for shard in shards:
-        shard = new(tape, "own tokens copied", shard.shape, INT64)  # noqa: PLW2901  as the loop does
-    return shards, shard
-
-
 def _head_and_tail(tape, sequence, parts):
     """Which token goes where. Source: `_HeadTailLoadBalancer._generate_indices`."""
     piece = over(sequence, 2 * parts)
@@ -82,8 +63,20 @@ class Ring:
         self.parts = parts
 
     def cut(self, tape, beside, sequence):
-        """What entering the ring makes; returns what it holds until it is left."""
-        return cut(tape, beside, sequence, self.parts)
+        """What entering `context_parallel` makes; returns what it holds until it is left.
+
+        Args:
+            beside: of each tensor that is cut, such as tokens, targets and positions, its dimensions before the sequence.
+        """
+        order, shards = _head_and_tail(tape, sequence, self.parts), []
+        for first in beside:
+            buffer = None  # the loop's next
+            buffer = new(tape, "tokens reordered", (*first, sequence), INT64)
+            shards.append(new(tape, "own tokens", (*first, over(sequence, self.parts)), INT64))
+        del buffer, order
+        for shard in shards:
+            shard = new(tape, "own tokens copied", shard.shape, INT64)  # noqa: PLW2901  as the loop does
+        return shards, shard
 
     def __call__(self, q, k, v, probability=0.0):
         v, k, q = (op.lowered(x, f"{n} cast") for n, x in zip("vkq", (v, k, q), strict=True))
@@ -180,7 +173,7 @@ class Ulysses:
         self.parts = parts
 
     def cut(self, tape, beside, sequence):
-        """What keeping its own tokens makes; nothing of it stays. beside: as `context.cut`."""
+        """What keeping its own tokens makes; nothing of it stays. beside: as `Ring.cut`'s."""
         for first in beside:
             new(tape, "own tokens", (*first, over(sequence, self.parts)), INT64)
 
@@ -203,10 +196,7 @@ class _Merger:
 
     def step(self, out, lse, partial):
         self.kinds = out.type, lse.type
-        out, lse = op.cast(out, FP32, "part in fp32"), op.cast(lse, FP32, "log-sums in fp32")
-        self._merge(out, lse, partial)
-
-    def _merge(self, block_out, block_lse, partial):
+        block_out, block_lse = op.cast(out, FP32, "part in fp32"), op.cast(lse, FP32, "log-sums in fp32")
         block_lse = view(block_lse, (*block_lse.shape, 1), (*block_lse.strides, 1))
         if self.lse is None:
             self.lse, self.out = block_lse, block_out
