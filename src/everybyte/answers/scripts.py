@@ -4,8 +4,9 @@ A value stands in the command, or in an environment variable, as a placeholder i
 """
 
 import os
+import re
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -110,7 +111,7 @@ class Run:
         return "fits" + (f", with {retries:,} retries after blocks were given back" if retries else "")
 
 
-@dataclass(frozen=True, eq=False, repr=False, kw_only=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class Largest(Shown):
     """The largest of some values with which a script fits a GPU.
 
@@ -148,21 +149,15 @@ class Largest(Shown):
     def as_dict(self) -> dict:
         """As JSON."""
         ends = {name: run and run.as_dict() for name, run in (("last", self.last), ("next", self.next))}
-        head = {
-            "witness": "rehearse",
-            "gpu": self.gpu.name,
-            "command": self.command,
-            "vary": self.name,
-            "value": self.value,
-        }
-        return head | {"peak": self.peak, "room": self.room} | ends | {"runs": [run.as_dict() for run in self.runs]}
+        return {
+            "witness": "rehearse", "gpu": self.gpu.name, "command": self.command, "vary": self.name, "value": self.value,
+            "peak": self.peak, "room": self.room, **ends, "runs": [run.as_dict() for run in self.runs],
+        }  # fmt: skip
 
     def table(self) -> Table:
         """Each run."""
-        rows = [
-            [int(run.value), run.allocated, run.reserved, run.how]
-            for run in sorted(self.runs, key=lambda run: int(run.value))
-        ]
+        runs = sorted(self.runs, key=lambda run: int(run.value))
+        rows = [[int(run.value), run.allocated, run.reserved, run.how] for run in runs]
         ends = f"{self.name} {self.values[0]:,} to {self.values[-1]:,}"
         many = f"{len(self.runs)} rehearsal{'s' * (len(self.runs) > 1)}"
         said = f"{self.name} {self.value:,} is the largest that fits" if self.fits else f"No {self.name} fits"
@@ -212,20 +207,16 @@ def largest(
     search = _Search(command, name, values, gpu, headroom, asked)
     with terminal.bar(desc=f"{name}={values[0]}:{values[-1]}", unit=" rehearsals") as search.bar:
         last, after = search.found()
-    return Largest(
-        command=list(command),
-        name=name,
-        values=values,
-        gpu=search.gpu,
-        room=search.room,
-        last=last,
-        next=after,
-        runs=search.runs,
-    )
+    return Largest(list(command), name, values, search.gpu, search.room, last, after, search.runs)
 
 
 class _Search:
-    """The runs of one search, and the room that they have."""
+    """The runs of one search, and the room that they have.
+
+    Attributes:
+        points: index of a value -> the run that shows its whole peak. low, high: indices of the last value that is known to fit, and of the
+            first that is known not to; last, after: their runs. step: how far from the border the next guess is that no line says.
+    """
 
     def __init__(self, command, name, values, gpu, headroom, asked):
         self.command, self.name, self.values, self.asked = command, name, values, dict(asked)
@@ -234,24 +225,18 @@ class _Search:
             self.gpu = replace(self.gpu, memory=size, memory_source="reported")
         self.headroom, self.nccl = headroom or Headroom(), 0
         self.runs: list[Run] = []
-        self.points: dict[int, Run] = {}  # index of a value -> the run that shows its whole peak
+        self.points: dict[int, Run] = {}
         self.bar: Any = None
-        self.low, self.high = -1, len(values)  # indices: the last that is known to fit, the first that is known not to
+        self.low, self.high, self.step = -1, len(values), 1
         self.last: Run | None = None
         self.after: Run | None = None
-        self.fitted, self.again, self.off = (
-            None,
-            0,
-            0,
-        )  # how the last one went; how often in a row, and in a row by a step off the lines
-        self.stepped = False  # whether the last guess was one
 
     @property
     def room(self):
         return self.headroom.room(self.gpu) - self.nccl
 
     def _run(self, index, wide=False):
-        """Rehearse one value: on the GPU, or where there is room for all."""
+        """Rehearse one value, on the GPU, or where there is room for all; whether it is decided then if it fits."""
         context = next(term.bytes for term in self.headroom.terms(self.gpu) if term.name == "context")
         command, variables = filled(self.command, {self.name: str(self.values[index])})
         memory = WIDE if wide else self.room + context
@@ -262,50 +247,36 @@ class _Search:
         self.runs.append(run)
         self.bar.set_postfix_str(f"{self.name}={run.value} {run.how[:40]}", refresh=False)
         self.bar.update()
-        if found.status and not found.oom and not wide:
+        if found.status and not found.oom:
+            if wide:
+                return False
             raise ValueError(
                 f"largest: with {self.name}={run.value} {found.failure}; allowed: values with which the script runs"
             )
-        if not found.oom and not found.status:
+        if not found.oom:
             self.points[index] = run
-        return run
+        if run.fits:
+            self.low, self.last = index, run
+        elif run.fits is False and not (run.wide and index == self.high):
+            self.high, self.after = index, None if run.wide else run
+        return run.fits is not None
 
     def found(self):
         """(the last run that fits, the first that does not): None where there is none."""
-        for index, wide in self._guesses():
-            run = self._run(index, wide)
-            if run.found.status and not run.found.oom or run.fits is None:
-                continue  # seen where there is room for all, and not decided
-            if not wide:
-                same, self.fitted = run.fits is self.fitted, run.fits
-                self.again = self.again + 1 if same else 1
-                self.off = self.off + 1 if same and self.stepped else int(self.stepped)
-            if run.fits:
-                self.low, self.last = index, run
-            else:
-                self.high, self.after = (
-                    index,
-                    self.after if run.wide and index == self.high else None if run.wide else run,
-                )
-        return self.last, self.after
-
-    def _guesses(self) -> Iterator[tuple[int, bool]]:
-        """(index of a value, whether on a wide GPU) until the border is known from both sides."""
         top, count = len(self.values) - 1, 0
-        if top:
-            first = min(top, (max(1, self.values[0]) * FIRST - self.values[0]) // self.values.step)
-            yield first, True
-            if first in self.points and self.points[first].fits is None:
-                yield first, False
+        first = min(top, (max(1, self.values[0]) * FIRST - self.values[0]) // self.values.step)
+        if top and not self._run(first, wide=True) and first in self.points:
+            self._run(first)
         while self.high - self.low > 1:
             count += 1
-            far = all(index < NEAR * self.high for index in self.points)
-            if self.again >= 2 and not self.fitted and self.low >= 0 and far:
-                yield self.high, True  # the line is a bad one: another point of it
+            dying = self.low >= 0 and all(run.found.oom and not run.wide for run in self.runs[-2:])
+            if dying and all(index < NEAR * self.high for index in self.points):
+                self._run(self.high, wide=True)  # the line is a bad one: another point of it
             else:
-                yield self._guess(count % HALVES == 0 and self.low >= 0 and self.high <= top), False
+                self._run(self._guess(count % HALVES == 0 and 0 <= self.low and self.high <= top))
         if self.high <= top and self.after is None:  # known to be too much from afar: here it dies
-            yield self.high, False
+            self._run(self.high)
+        return self.last, self.after
 
     def _guess(self, halve):
         """An index between those that are known: by the lines; where these say none, away from the border, twice as far each time.
@@ -313,37 +284,32 @@ class _Search:
         Reserved bytes reach the room first. By then the allocator gives back what it only keeps, and how much that is worth differs: the
         border is between their line and that of allocated bytes, and near the latter where a run has lived by it.
         """
-        away, lines = 2**self.off, [*filter(None, map(self._line, ("reserved", "allocated")))]
-        least, most = (
-            (max(self.low + 1, min(lines)), min(self.high - 1, max(lines))) if lines else (2 * self.low + 1,) * 2
-        )
-        self.stepped = least > most
-        if not self.stepped:
-            guess = most if self.last and self.last.found.most("retries") else (least + most) // 2
+        lines = [*filter(None, map(self._line, ("reserved", "allocated")))] or [2 * self.low + 1]
+        least, most = max(self.low + 1, min(lines)), min(self.high - 1, max(lines))
+        if least <= most:
+            guess, self.step = most if self.last and self.last.found.most("retries") else (least + most) // 2, 1
         else:
-            guess = self.high - away if min(lines) >= self.high else self.low + away
+            guess = self.high - self.step if min(lines) >= self.high else self.low + self.step
+            self.step *= 2
         if halve or not self.low < guess < self.high:
             guess = (self.low + self.high) // 2
         return guess if self.low >= 0 else min(guess, max(0, self.high // 2))
 
     def _line(self, count):
         """The index at which a straight line through what was seen of a count reaches the room; None where there is no such line."""
-        sizes = {
-            index: getattr(run, count)
-            for index, run in self.points.items()
-            if count != "reserved" or not run.found.most("retries")
-        }
+        points = {i: run for i, run in self.points.items() if count == "allocated" or not run.found.most("retries")}
+        sizes = {index: getattr(run, count) for index, run in points.items()}
         near = sorted(sizes, key=lambda index: abs(sizes[index] - self.room))
-        below, above = [index for index in near if index <= self.low], [index for index in near if index >= self.high]
-        for pair in (near[:2], below[:1] + above[:1]):
-            seen = [(self.values[index], sizes[index]) for index in pair]
-            if len(seen) == 1:  # what stays between steps does not grow
-                seen = [(0, self.points[near[0]].found.phase("after_step")), *seen]
-            if len(seen) == 2 and (seen[1][1] - seen[0][1]) * (seen[1][0] - seen[0][0]) > 0:
-                (begin, stays), (end, most) = seen
-                value = begin + (self.room - stays) * (end - begin) / (most - stays)
-                return max(0, int((value - self.values[0]) // self.values.step))
-        return None
+        seen = [(self.values[index], sizes[index]) for index in near[:2]]
+        if len(seen) == 1:  # what stays between steps does not grow
+            seen.append((0, self.points[near[0]].found.phase("after_step")))
+        if len(seen) < 2:
+            return None
+        (begin, stays), (end, most) = sorted(seen)
+        if most <= stays:
+            return None
+        value = begin + (self.room - stays) * (end - begin) / (most - stays)
+        return max(0, int((value - self.values[0]) // self.values.step))
 
 
 @dataclass(frozen=True)
@@ -360,10 +326,7 @@ class Switch:
         Raises:
             ValueError: for other text.
         """
-        name, mark, said = text, "", ""
-        places = [place for place in (text.find("="), text.find(":")) if place >= 0]
-        if places:
-            name, mark, said = text[: min(places)], text[min(places)], text[min(places) + 1 :]
+        name, mark, said = (*re.split("([=:])", text, maxsplit=1), "", "")[:3]
         values = ("", said) if mark == ":" else tuple(said.split(","))
         if not name.isidentifier() or len(set(values)) < 2 or len(set(values)) < len(values):
             raise ValueError(
@@ -388,13 +351,8 @@ class Tried(Shown):
     def as_dict(self) -> dict:
         """As JSON: bytes, and what each saves against the base; negative where it takes more."""
         said = [{"name": name} | _amounts(run) | {"saves": self._saves(run)} for name, run in self.runs]
-        return {
-            "witness": "rehearse",
-            "gpu": self.gpu.name,
-            "command": self.command,
-            "base": _amounts(self.base),
-            "tried": said,
-        }
+        base = _amounts(self.base)
+        return {"witness": "rehearse", "gpu": self.gpu.name, "command": self.command, "base": base, "tried": said}
 
     def _saves(self, run):
         return {name: getattr(self.base, name) - getattr(run, name) for name in ("allocated", "reserved")}
@@ -413,16 +371,8 @@ class Tried(Shown):
         least, most = map(sum, zip(*outside.taken(self.gpu, run.found.groups).values(), strict=True))
         beside = " to ".join(dict.fromkeys(map(units.text, (least, most))))
         end = run.found.died if run.found.oom else run.found.said_peak
-        return [
-            name,
-            run.allocated,
-            saves["allocated"],
-            run.reserved,
-            saves["reserved"],
-            beside,
-            units.text(run.found.resident),
-            end,
-        ]
+        kept = run.allocated, saves["allocated"], run.reserved, saves["reserved"]
+        return [name, *kept, beside, units.text(run.found.resident), end]
 
 
 def _amounts(run):
