@@ -4,12 +4,12 @@ from ..catalog.hybrids import WIDE
 from .row import Rule, table
 
 
-def _undivided(e, m):
-    """The field of a model that an engine's GPUs do not divide; None for none. Fewer key heads than GPUs are repeated."""
-    many = e.tensor_parallel
-    if not m.latent and m.kv_heads % many and many % m.kv_heads:
-        return "kv_heads"
-    return next((name for name in ("heads", "ffn_width", "vocabulary") if getattr(m, name) % many), None)
+def undivided(many, model, mlps=("ffn_width",)):
+    """A field of a model that so many GPUs of an engine do not divide, and its size; None for none. Fewer key heads than GPUs are repeated."""
+    if not model.latent and model.kv_heads % many and many % model.kv_heads:
+        return f"kv_heads {model.kv_heads}"
+    sizes = {name: getattr(model, name) for name in ("heads", *mlps, "vocabulary")}
+    return next((f"{name} {size}" for name, size in sizes.items() if size % many), None)
 
 
 def _unread(e, h):
@@ -38,8 +38,8 @@ SERVED = table(
     Rule("Model.causal", lambda e, m: not m.causal, "of {m.name}, which does not generate", "True"),
     Rule("Engine.tensor_parallel", lambda e, m: _parted(e, m) and (m.experts or m.has_positions),
          "with {m.name}: how its weights are divided is not derived", _STATED),
-    Rule("Engine.tensor_parallel", lambda e, m: e.tensor_parallel > 1 and _undivided(e, m),
-         lambda e, m: f"does not divide {_undivided(e, m)} {getattr(m, _undivided(e, m))} of {m.name}", "a divisor"),
+    Rule("Engine.tensor_parallel", lambda e, m: e.tensor_parallel > 1 and undivided(e.tensor_parallel, m),
+         "does not divide {f} of {m.name}", "a divisor"),
     Rule("Engine.weights", lambda e, m: _parted(e, m) and e.weights not in ("bf16", "fp16"),
          "divided among {s.tensor_parallel} GPUs is not derived", _STATED),
     Rule("Engine.profile", lambda e, m: e.profile is None and e.pages is None and e.name == "vllm" and m.latent,
@@ -70,6 +70,6 @@ HYBRID = table(
     Rule("Engine.state_dtype", lambda e, h: h.kind in WIDE and e.state_dtype not in ("auto", "fp32"),
          "with {m.name}, whose states vLLM keeps in fp32", "'auto' or 'fp32'"),
     Rule("Engine.tensor_parallel", lambda e, h: e.tensor_parallel > 1 and h.states.undivided(e.tensor_parallel),
-         lambda e, h: f"does not divide {h.states.undivided(e.tensor_parallel)} of {h.name}", "a divisor"),
-    Rule("Engine.loaded", lambda e, h: _unread(e, h), lambda e, h: f"with {h.name}: weights {_unread(e, h)} are not counted", f"{_STATED}, or pages=..."),
+         "does not divide {f} of {m.name}", "a divisor"),
+    Rule("Engine.loaded", _unread, "with {m.name}: weights {f} are not counted", f"{_STATED}, or pages=..."),
 )  # fmt: skip

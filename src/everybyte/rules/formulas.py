@@ -40,22 +40,16 @@ def _wide(s, m):
 
 #: Of setups, whatever the formula.
 UNADAPTED = (only("adapters", None, allowed="None, as formulas speak of models that train whole", instead=BUDGET),)
-SPOKEN = (
-    Rule(
-        "loop",
-        lambda s, m: s.looped,
-        "with outputs {s.outputs!r}, zero_grad {s.zero_grad!r} and clip {s.clip!r}, of which formulas do not speak",
-        "what loop 'plain' does by default",
-        BUDGET,
-    ),
-    Rule("precision", lambda s, m: s.precision in LIBRARIES, ", of which formulas do not speak", instead=BUDGET),
-    only("optimizer_in_backward", False, why=", of which formulas do not speak", instead=BUDGET),
-    only("resharding", "usual", why=", of which formulas do not speak", instead=BUDGET),
-    only("muon_gather", "each", why=", of which formulas do not speak", instead=BUDGET),
-    only("fsdp_version", 2, why=", of which formulas do not speak", instead=BUDGET),
-    only("loss", "plain", "chunked", why=", of which formulas do not speak", instead=BUDGET),
+SPOKEN = table(
+    Rule("loop", lambda s, m: s.looped,
+         "with outputs {s.outputs!r}, zero_grad {s.zero_grad!r} and clip {s.clip!r}, of which formulas do not speak",
+         "what loop 'plain' does by default"),
+    Rule("precision", lambda s, m: s.precision in LIBRARIES),
+    only("optimizer_in_backward", False), only("resharding", "usual"), only("muon_gather", "each"), only("fsdp_version", 2),
+    only("loss", "plain", "chunked"),
     only("linear_attention", "torch", why=", of which formulas of a step do not speak", instead=DRY_RUN),
-)
+    why=", of which formulas do not speak", instead=BUDGET,
+)  # fmt: skip
 #: Of what each parameter takes in a step: a bias by which a router chooses is counted among them, and is a buffer.
 COUNTED = (only("Model.corrected", False, why="of {m.name}: its routers' biases are buffers", instead=BUDGET),)
 #: Of the book's own code; of any architecture that it builds; of what stands on one GPU that trains by itself.
@@ -82,45 +76,32 @@ ONE_BATCH = (only("accumulation", 1, instead=BUDGET), *PLAIN)
 #: The loop goes from tensor to tensor in a GPT's order.
 LOOPED = (*ONE_GPU, *table(*GPT, when=lambda s, m: s is not None and s.optimizer_impl == "loop"))
 #: Of what was read off a Llama's step.
-LLAMA = (
-    unlike("llama", instead=BUDGET),
+LLAMA = table(
+    unlike("llama"),
     *models(("experts", 0), ("qk_norm", False), ("norm_offset", False), ("fused", False), ("rotary_percent", 100)),
-    Rule("Model.head_width", lambda s, m: m.head_width % 8, OF_MODEL, "multiples of 8", BUDGET),
-    only("attention", "flash", instead=BUDGET),
-    only("checkpointing", "none", instead=BUDGET),
-    _grouped("in fp32", "as many as heads", BUDGET),
-)
+    Rule("Model.head_width", lambda s, m: m.head_width % 8, OF_MODEL, "multiples of 8"),
+    only("attention", "flash"), only("checkpointing", "none"),
+    _grouped("in fp32", "as many as heads"),
+    instead=BUDGET,
+)  # fmt: skip
 #: Of compiled blocks.
 _COMPILED = (
-    only("attention", "flash"),
-    only("dropout", 0.0),
-    only("checkpointing", "none"),
+    only("attention", "flash"), only("dropout", 0.0), only("checkpointing", "none"),
     Rule("Model.head_width", lambda s, m: m.head_width % 8, OF_MODEL, "multiples of 8"),
-)
+)  # fmt: skip
 COMPILED_GPT = (only("precision", "fp32", "bf16", "bf16-master"), *_COMPILED, *GPT)
 COMPILED_LLAMA = (only("precision", "bf16", "bf16-master"), *_COMPILED, *BOOK, *LLAMA)
 #: Of latent attention as Hugging Face's code computes it, with a kernel and no cast.
-LATENT = (
-    only("Model.latent", True, why=OF_MODEL, instead=BUDGET),
-    Rule(
-        "Model.value_width",
-        lambda s, m: m.value_width == m.head_width,
-        "of {m.name}, as wide as a head, for which flash attention runs",
-        "another",
-        BUDGET,
-    ),
-    only("attention", "flash", instead=BUDGET),
-    only("checkpointing", "none", instead=BUDGET),
-    only("dropout", 0.0, instead=BUDGET),
-    Rule("precision", lambda s, m: s.dtypes.autocast, "casts", "bf16, bf16-master", BUDGET),
-    Rule(
-        "precision",
-        lambda s, m: s.dtypes.compute == "fp32",
-        "keeps the compressed keys as they come, the rotary key beside them",
-        "bf16, bf16-master",
-        BUDGET,
-    ),
-)
+LATENT = table(
+    only("Model.latent", True, why=OF_MODEL),
+    Rule("Model.value_width", lambda s, m: m.value_width == m.head_width,
+         "of {m.name}, as wide as a head, for which flash attention runs", "another"),
+    only("attention", "flash"), only("checkpointing", "none"), only("dropout", 0.0),
+    Rule("precision", lambda s, m: s.dtypes.autocast, "casts", "bf16, bf16-master"),
+    Rule("precision", lambda s, m: s.dtypes.compute == "fp32",
+         "keeps the compressed keys as they come, the rotary key beside them", "bf16, bf16-master"),
+    instead=BUDGET,
+)  # fmt: skip
 #: Of a dense decoder.
 DENSE = (
     *models(("experts", 0), ("latent_rank", 0), instead=""),
@@ -136,16 +117,12 @@ LLAMA_BLOCK = (
 #: Of rings: flash attention as it is; a GPU that is neither the first nor the last; where no other instant takes more.
 _HALVES = "precisions that compute in 16 bits, as flash attention does"
 AROUND = (only("Mesh.rotation", "all-gather", "all-to-all", why="goes around no ring", instead="ulysses.* answer"),)
-SWAPPED = (
-    only("Mesh.rotation", "ulysses", why="swaps no heads", instead="context.* answer"),
+_UNPADDED = (
     Rule("precision", lambda s, m: s.dtypes.compute == "fp32", allowed=_HALVES),
     Rule("Model.head_width", lambda s, m: m.head_width % 8, "of {m.name} is padded", "multiples of 8"),
 )
-RING_KERNEL = (
-    *AROUND,
-    Rule("precision", lambda s, m: s.dtypes.compute == "fp32", allowed=_HALVES),
-    Rule("Model.head_width", lambda s, m: m.head_width % 8, "of {m.name} is padded", "multiples of 8"),
-)
+SWAPPED = (only("Mesh.rotation", "ulysses", why="swaps no heads", instead="context.* answer"), *_UNPADDED)
+RING_KERNEL = (*AROUND, *_UNPADDED)
 RING = (
     Rule("Mesh.context", lambda s, m: s.mesh.context < 3, allowed="3 or more, where a GPU is neither the first nor the last"),
     *RING_KERNEL,

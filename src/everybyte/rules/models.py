@@ -16,19 +16,15 @@ def _impls(s):
 
 
 def _uneven(s, m):
-    """(size's name, size) of the first that `tensor` does not divide; None where there is none."""
+    """(size's name, size, whose, what is left over) of the first that `tensor` does not divide; None where there is none."""
+    whose = dict.fromkeys(divided(m), f" of {m.name}") | {"sequence": ""}
     sizes = divided(m) | ({"sequence": s.own_sequence} if s.mesh.sequence_parallel else {})
-    return next(((name, size) for name, size in sizes.items() if size % s.mesh.tensor), None)
-
-
-def _uneven_why(s, m):
-    (name, size), parts = _uneven(s, m), s.mesh.tensor
-    whose = "" if name == "sequence" else f" of {m.name}"
-    return f"does not divide the {name} of {size}{whose}: {size % parts} left over"
+    left = ((name, size, whose[name], size % s.mesh.tensor) for name, size in sizes.items())
+    return next((one for one in left if one[-1]), None)
 
 
 def _even(s, m):
-    (name, size), parts = _uneven(s, m), s.mesh.tensor
+    (name, size, *_), parts = _uneven(s, m), s.mesh.tensor
     divisors = [d for d in range(1, size + 1) if size % d == 0]
     near = [max(d for d in divisors if d < parts), *[d for d in divisors if d > parts][:1]]
     sizes = [n for n in (size - size % parts, size + parts - size % parts) if n]
@@ -50,22 +46,9 @@ def _tiny(s, m):
     return _first(m, lambda numbers: numbers <= _room(s))
 
 
-def _tiny_why(s, m):
-    path, numbers = _tiny(s, m)
-    return f"with {path} of {m.name}, of {numbers} numbers, which bitsandbytes takes for a transposed weight"
-
-
 def _cut_off(s, m):
     """The first of whose codes bitsandbytes allocates too few numbers: (n + 1) // room."""
     return _first(m, lambda numbers: 0 < numbers % _room(s) < _room(s) - 1)
-
-
-def _cut_off_why(s, m):
-    path, numbers = _cut_off(s, m)
-    return (
-        f"with sharding {s.sharding!r} and {path} of {m.name}, of {numbers} numbers, the last of which bitsandbytes has no "
-        f"room for where codes are stored as {s.dtypes.compute}"
-    )
 
 
 def _stages(s):
@@ -93,24 +76,17 @@ def _experts_why(s, m):
     return f", and {m.name} has {m.experts} experts, {left} too many for {below} and {above - m.experts} too few for {above}"
 
 
-def _expert_places(s, m):
-    return ", ".join(str(n) for n in range(2, (m.experts or 0) + 1) if m.experts % n == 0) or "1"
+def _divisors(number):
+    return ", ".join(str(n) for n in range(2, number + 1) if number % n == 0) or "1"
 
 
 def _cut(s, m):
-    """(rows' name, rows) of experts that FSDP does not cut evenly among GPUs that have the same; None where it does."""
+    """(rows' name, rows, those left over, experts of a GPU) that FSDP does not cut evenly among GPUs that have the same; None where it does."""
     if not s.fsdp or s.expert_shards * s.mesh.expert <= m.experts:
         return None
     rows = {"expert_width": 2 * Part(m, s.mesh.tensor).expert_width, "width": m.width}
-    return next(((name, size) for name, size in rows.items() if size % s.expert_shards), None)
-
-
-def _cut_why(s, m):
-    (name, size), rows = _cut(s, m), s.expert_shards
-    return (
-        f"of {s.shards} GPUs: {rows} have the same {m.experts // s.mesh.expert} of {m.name}'s experts, whose {size} rows ({name}) FSDP "
-        f"cannot cut evenly: {size % rows} left over"
-    )  # fmt: skip
+    left = ((name, size, size % s.expert_shards, m.experts // s.mesh.expert) for name, size in rows.items())
+    return next((one for one in left if one[2]), None)
 
 
 def _heads(s, m):
@@ -124,30 +100,18 @@ def _step(s):
 
 
 def _ragged(s, m):
-    """The field by which experts' rows are no multiple of 16 bytes; None where they are."""
-    part = Part(m, s.mesh.tensor)
-    return next((name for name in ("width", "expert_width") if getattr(part, name) % _step(s)), None)
-
-
-def _ragged_why(s, m):
-    field = _ragged(s, m)
-    size, whole = getattr(Part(m, s.mesh.tensor), field), getattr(m, field)
-    share = "" if size == whole else f", of {whole}"
-    return f"multiplies experts' matrices in rows of 16 bytes, and {field} is {size}{share} in {m.name}"
+    """The size by which experts' rows are no multiple of 16 bytes, in words; None where they are."""
+    for name in ("width", "expert_width"):
+        size, whole = getattr(Part(m, s.mesh.tensor), name), getattr(m, name)
+        if size % _step(s):
+            return f"{name} is {size}" + (f", of {whole}" if size != whole else "")
+    return None
 
 
 def _odd(s, m):
-    """(name, numbers) of the first weight of which one GPU's share in fp32 is no multiple of 16 bytes; None where all are."""
+    """(name, numbers, bytes) of the first weight of which one GPU's share in fp32 is no multiple of 16 bytes; None where all are."""
     shares = ((w.name, -(-w.shape[0] // s.shards) * prod(w.shape[1:])) for w in trained(m, s.adapters))
-    return next(((name, numbers) for name, numbers in shares if numbers % 4), None)
-
-
-def _odd_why(s, m):
-    (name, numbers), whose = _odd(s, m), f"{m.name}'s"
-    return (
-        f"with optimizer {s.optimizer!r} and sharding {s.sharding!r}: of {whose} {name} each has {numbers} numbers, {4 * numbers} bytes, so that "
-        "gradients beside it start at no multiple of 16, and torchao's compiled step copies some of them, which is not derived"
-    )
+    return next(((name, numbers, 4 * numbers) for name, numbers in shares if numbers % 4), None)
 
 
 _FITTING = table(
@@ -170,12 +134,18 @@ TENSOR = table(Rule("replicas", lambda s, m: s.replicas > 1 and not s.mesh.alone
     why=BESIDE_MESH,
     when=lambda s, m: s.mesh.tensor > 1,
 )  # fmt: skip
-_EVEN = table(Rule("Mesh.tensor", _uneven, _uneven_why, _even), when=lambda s, m: s.mesh.tensor > 1)
+_EVEN = table(
+    Rule("Mesh.tensor", _uneven, "does not divide the {f[0]} of {f[1]}{f[2]}: {f[3]} left over", _even),
+    when=lambda s, m: s.mesh.tensor > 1,
+)
 _QUANTIZED = table(
     Rule("quantization", lambda s, m: m.experts and m.family,
          "with {m.name}, whose experts' matrices are no linear layers", "'none', or a model without experts"),
-    Rule("quantization", _tiny, _tiny_why, lambda s, m: f"'none', or {_room(s) + 1} numbers and more"),
-    Rule("quantization", _cut_off, _cut_off_why,
+    Rule("quantization", _tiny, "with {f[0]} of {m.name}, of {f[1]} numbers, which bitsandbytes takes for a transposed weight",
+         lambda s, m: f"'none', or {_room(s) + 1} numbers and more"),
+    Rule("quantization", _cut_off,
+         "with sharding {s.sharding!r} and {f[0]} of {m.name}, of {f[1]} numbers, the last of which bitsandbytes has no room for where codes are "
+         "stored as {s.dtypes.compute}",
          lambda s, m: f"'none', sharding 'none' or 'zero1', or a multiple of {_room(s)} numbers"),
     when=lambda s, m: s.quantization != "none",
 )  # fmt: skip
@@ -202,16 +172,18 @@ _KERNEL = table(
     when=lambda s, m: s.attention == "flash",
 )  # fmt: skip
 _EXPERTS = table(
-    Rule("Mesh.expert", lambda s, m: not m.experts or m.experts % s.mesh.expert, _experts_why, _expert_places),
+    Rule("Mesh.expert", lambda s, m: not m.experts or m.experts % s.mesh.expert, _experts_why, lambda s, m: _divisors(m.experts)),
     Rule("Mesh.routing", lambda s, m: s.mesh.routing > worst_routing(m, s.mesh.expert),
          "with {m.name}, whose tokens visit {m.experts_per_token} different ones of {m.experts} experts",
          lambda s, m: f"at most {worst_routing(m, s.mesh.expert):g}, where all that can comes to one GPU"),
-    Rule("Mesh.expert", _cut, _cut_why, lambda s, m: f"such GPUs as divide {_cut(s, m)[1]}"),
+    Rule("Mesh.expert", _cut,
+         "of {s.shards} GPUs: {s.expert_shards} have the same {f[3]} of {m.name}'s experts, whose {f[1]} rows ({f[0]}) FSDP cannot cut "
+         "evenly: {f[2]} left over", "such GPUs as divide {f[1]}"),
     when=lambda s, m: s.mesh.expert > 1,
 )  # fmt: skip
 _ULYSSES = table(
     Rule("Mesh.context", lambda s, m: _heads(s, m)[0] % s.mesh.context, "GPUs share heads with mesh {s.mesh}, and {m.name} has {m.heads}",
-         lambda s, m: ", ".join(str(n) for n in range(2, _heads(s, m)[0] + 1) if _heads(s, m)[0] % n == 0) or "1"),
+         lambda s, m: _divisors(_heads(s, m)[0])),
     Rule("Mesh.context", lambda s, m: _heads(s, m)[1] % s.mesh.context and s.mesh.context % _heads(s, m)[1],
          "GPUs share key heads with mesh {s.mesh}, and {m.name} has {m.kv_heads}: neither divides the other",
          "a divisor of the key heads, or a multiple, for which each is repeated"),
@@ -228,14 +200,17 @@ _RING = table(
 )  # fmt: skip
 _SIZES = table(
     Rule("gpus", lambda s, m: by_torchao(s) and s.fsdp and not s.dtypes.master and _odd(s, m),
-         _odd_why, "GPUs whose shares are multiples of 4 numbers, or precision 'bf16-master'", "everybyte rehearse runs a script with it"),
+         "with optimizer {s.optimizer!r} and sharding {s.sharding!r}: of {m.name}'s {f[0]} each has {f[1]} numbers, {f[2]} bytes, so that gradients "
+         "beside it start at no multiple of 16, and torchao's compiled step copies some of them, which is not derived",
+         "GPUs whose shares are multiples of 4 numbers, or precision 'bf16-master'", "everybyte rehearse runs a script with it"),
     Rule("checkpointing", lambda s, m: s.checkpointing == "second-products" and m.experts,
          "with {m.name}, of whose experts torchtitan's list of what is saved differs from release to release", "others"),
     Rule("checkpoint_every", lambda s, m: max(s.segment, s.cycle) > m.layers, "is more than the {m.layers} blocks of {m.name}",
          "1 to {m.layers}"),
     Rule("sequence", lambda s, m: m.positions and s.sequence > m.positions,
          "is more than the {m.positions} positions of {m.name}", "1 to {m.positions}"),
-    Rule("precision", lambda s, m: m.experts and m.family and _ragged(s, m), _ragged_why, lambda s, m: f"multiples of {_step(s)}"),
+    Rule("precision", lambda s, m: m.experts and m.family and _ragged(s, m),
+         "multiplies experts' matrices in rows of 16 bytes, and {f} in {m.name}", lambda s, m: f"multiples of {_step(s)}"),
     Rule("sequence", lambda s, m: m.window and s.sequence > m.window and m.family,
          "is more than the window of {m.window} tokens of {m.name}, and the book's reference has no mask for a window",
          "1 to {m.window}"),

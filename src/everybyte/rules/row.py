@@ -22,8 +22,8 @@ class Rule:
     Attributes:
         name: the field: `offload` of a setup, `Mesh.stages`, `Lora.base`.
         broken: whether the value does not go with the rest.
-        why: in words after the value, in which {s.…} and {m.…} stand for the setup's and the model's. allowed: what
-            would go; empty where `why` says what the value needs.
+        why: in words after the value, in which {s.…} and {m.…} stand for the setup's and the model's, {f} for what `broken` found. allowed:
+            what would go; empty where `why` says what the value needs.
         instead: who answers for what does not go. when: what else has to be so, for the rule to hold.
     """
 
@@ -39,8 +39,8 @@ class Rule:
         owner, read = _reader(self.name)
         value = read(on[-1 if owner == "Model" else 0])
         value = getattr(value, "name", value)  # of a model
-        texts = (self.why, self.allowed)
-        why, allowed = (text(*on) if callable(text) else text.format(s=on[0], m=on[-1]) for text in texts)
+        texts, said = (self.why, self.allowed), {"s": on[0], "m": on[-1], "f": self.broken(*on)}
+        why, allowed = (text(*on) if callable(text) else text.format(**said) for text in texts)
         why = why if why[:1] in ",:" else f" {why}"
         value = repr(value) if isinstance(value, str | tuple) else value
         said = f"{'' if owner else 'Setup.'}{self.name}: {value}{why}"

@@ -77,7 +77,7 @@ _USUAL = table(
     needs("checkpoint_every", 2, "checkpointing", "every-k", "one-in-k"),
     Rule("optimizer_impl", lambda s: s.optimizer_impl not in OPTIMIZERS[s.optimizer].impls,
          "is none of {s.optimizer}'s", lambda s: ", ".join(OPTIMIZERS[s.optimizer].impls)),
-    Rule("optimizer", _not_sharded, lambda s: f"with sharding {s.sharding!r}: {_not_sharded(s)}", _sharded),
+    Rule("optimizer", _not_sharded, "with sharding {s.sharding!r}: {f}", _sharded),
     *table(
         Rule("mesh", lambda s: not s.mesh.alone, BESIDE_MESH, "no mesh"),
         only("offload", "none", "activations"),
@@ -124,21 +124,15 @@ _EXPERT_PLACES = table(
 _LIBRARY = table(
     only("optimizer", *LIBRARY_OPTIMIZERS, allowed=", ".join(LIBRARY_OPTIMIZERS)),
     only("optimizer_impl", "fused", allowed="'fused', as its Adam is one kernel"),
-    Rule(
-        "gpus",
-        lambda s: s.gpus > 1 and not _buffered(s),
-        allowed="1, precision 'bf16-megatron' with sharding 'zero1', or 'bf16-master'",
-    ),
-    Rule(
-        "sharding",
-        lambda s: s.sharding != "none" and not _buffered(s),
-        allowed="'none', 'zero1' of 'bf16-megatron', or precision 'bf16-master'",
-    ),
+    Rule("gpus", lambda s: s.gpus > 1 and not _buffered(s),
+         allowed="1, precision 'bf16-megatron' with sharding 'zero1', or 'bf16-master'"),
+    Rule("sharding", lambda s: s.sharding != "none" and not _buffered(s),
+         allowed="'none', 'zero1' of 'bf16-megatron', or precision 'bf16-master'"),
     Rule("mesh", lambda s: not s.mesh.alone, allowed="no mesh, or precision 'bf16-master'"),
     only("adapters", None, allowed="None, or precision 'bf16-master'"),
     why="with precision {s.precision!r} is not derived",
     when=lambda s: s.precision in LIBRARIES,
-)
+)  # fmt: skip
 _ELSE = f"or precision {', '.join(PRECISIONS)}"
 _OWN = table(
     only("sharding", "none", allowed=f"'none', {_ELSE}"),
@@ -176,12 +170,7 @@ _RING = table(
     only("replicas", 1, why="with mesh {s.mesh}: groups of rings that each hold the model are not derived"),
     when=lambda s: s.mesh.context > 1 and s.mesh.rotation != "ulysses",
 )  # fmt: skip
-_EXPERTS = table(
-    only("buckets", "copies"),
-    only("replicas", 1),
-    why=BESIDE_MESH,
-    when=lambda s: s.mesh.expert > 1,
-)
+_EXPERTS = table(only("buckets", "copies"), only("replicas", 1), why=BESIDE_MESH, when=lambda s: s.mesh.expert > 1)
 _GPUS = table(
     Rule("linear_attention", lambda s: s.linear_attention != "torch" and not s.mesh.alone, BESIDE_MESH, "'torch', or no mesh"),
     Rule("no_sync", lambda s: s.no_sync and not (s.fsdp and s.accumulation > 1),

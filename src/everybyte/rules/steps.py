@@ -5,6 +5,7 @@ from dataclasses import replace
 from ..ask.choices import LIBRARIES, PRECISIONS
 from ..ask.schedules import ALL_FIRST, SCHEDULES, SPLIT
 from ..catalog.decoders import decoder, untrained
+from .engines import undivided
 from .row import Rule, Unlike, only, table
 from .setups import FSDP
 
@@ -21,13 +22,9 @@ def _beside(s):
     return f"with mesh {s.mesh}{sharding}, whose backward is divided, is not derived"
 
 
-def _undivided(r, m):
-    """The field of a model that GPUs of a `Rollout` do not divide; None for none. Fewer key heads than GPUs are repeated."""
-    many = r.tensor_parallel
-    if not m.latent and m.kv_heads % many and many % m.kv_heads:
-        return "kv_heads"
-    mlps = ("expert_width",) * (m.mixture_layers > 0) + ("ffn_width",) * (m.mixture_layers < m.layers)
-    return next((name for name in ("heads", *mlps, "vocabulary") if getattr(m, name) % many), None)
+def _mlps(m):
+    """The widths of a model's MLPs, by name."""
+    return ("expert_width",) * (m.mixture_layers > 0) + ("ffn_width",) * (m.mixture_layers < m.layers)
 
 
 #: In whose place stands a step that is `Trainer`'s own.
@@ -155,8 +152,7 @@ ROLLOUT = table(
     Rule("Rollout.tensor_parallel",
          lambda r, m: r.tensor_parallel > 1 and (m.experts and m.ffn_bias or m.learned_positions and m.has_positions),
          "with {m.name} is not derived", "1, or a Llama, whose experts have no biases"),
-    Rule("Rollout.tensor_parallel", _undivided,
-         lambda r, m: f"does not divide {_undivided(r, m)} {getattr(m, _undivided(r, m))} of {m.name}", "a divisor"),
+    Rule("Rollout.tensor_parallel", lambda r, m: undivided(r.tensor_parallel, m, _mlps(m)), "does not divide {f} of {m.name}", "a divisor"),
 )  # fmt: skip
 #: Of a search for layouts, which varies none of these.
 LAYOUT = table(
