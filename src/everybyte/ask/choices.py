@@ -200,17 +200,18 @@ OWNED: Mapping[str, Any] = MappingProxyType(
 )
 #: The largest rank that is taken for one.
 MOST_RANK = 2**14
-#: Optimizers whose states chapter 24 adds up, and whose steps nothing here runs.
-SUMMED = ("galore",)
-#: What is no way of sharing, but a name for one -> how that is said.
-UNSHARED = MappingProxyType(
+_LOW = "is not derived: chapter 27 sums what a linear layer saves, and `everybyte rehearse` runs a script's own; allowed: {}"
+#: Field -> what a chapter adds up and no step here has, or what is another name for a value -> what is said of it, before those allowed.
+APART: Mapping[str, Mapping[str, str]] = MappingProxyType(
     {
-        "fsdp1": "sharding 'zero3' (FULL_SHARD) or 'zero2' (SHARD_GRAD_OP) with fsdp_version 1",
-        "fsdp2": "sharding 'zero3' or 'zero2' (reshard_after_forward=False)",
+        "precision": dict.fromkeys(("fp8", "float8", "mxfp8", "mxfp4", "nvfp4"), _LOW),
+        "optimizer": {"galore": "is not derived: chapter 24 sums its states; allowed: {}; everybyte rehearse runs a script with it"},
+        "sharding": {
+            "fsdp1": "is sharding 'zero3' (FULL_SHARD) or 'zero2' (SHARD_GRAD_OP) with fsdp_version 1; allowed: {}",
+            "fsdp2": "is sharding 'zero3' or 'zero2' (reshard_after_forward=False); allowed: {}",
+        },
     }
-)
-#: Products in 8 and 4 bits: what a layer saves is summed in chapter 27; a step is not derived.
-LOW = ("fp8", "float8", "mxfp8", "mxfp4", "nvfp4")
+)  # fmt: skip
 #: Optimizers of the libraries in `LIBRARIES`.
 LIBRARY_OPTIMIZERS = ("adamw", "adam")
 #: Optimizers whose step over divided weights, without FSDP, is counted, and in which forms.

@@ -5,12 +5,10 @@ from bisect import bisect_left, insort
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from random import Random
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 from ..common import checks, files
 
-Collate = Literal["pad", "tokens", "flatten", "bins", "pack"]
-Order = Literal["given", "random", "grouped", "ascending", "descending", "largest-first"]
 #: Collator -> what it makes of the sequences of a batch.
 COLLATORS: dict[str, str] = {
     "pad": "each padded to the longest of its batch",

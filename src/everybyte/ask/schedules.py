@@ -80,7 +80,7 @@ def rounds(mesh, batches: int, place: int) -> tuple[int, int, int]:
         ahead = min(batches, mesh.pipeline - place)
         return 1, ahead, batches - ahead
     each, stages = batches // max(1, batches // mesh.pipeline), len(stages_of(mesh, place))
-    before, forwards, _ = _rounds(mesh, batches, place, 2)
+    before, forwards, _ = _rounds(mesh, batches, place)
     return each * stages, before, (len(forwards) - before) // (each * stages)
 
 
@@ -137,16 +137,6 @@ def _gpipe(mesh, batches, place) -> Iterator[Action]:
     yield from (Action("B", place, i) for i in range(batches))
 
 
-def _one_forward_one_backward(mesh, batches, place):
-    """As many forwards as there are stages from here to the end, then a backward and a forward in turn. Source: 2006.09503, 2.2."""
-    ahead = min(batches, mesh.pipeline - place)
-    yield from (Action("F", place, i) for i in range(ahead))
-    for i in range(batches):
-        yield Action("B", place, i)
-        if ahead + i < batches:
-            yield Action("F", place, ahead + i)
-
-
 def _breadth_first(mesh, batches, place):
     """All forwards of a stage, then of the next; backwards the other way round. Source: arXiv:2211.05953, figure 3."""
     mine = stages_of(mesh, place)
@@ -154,21 +144,25 @@ def _breadth_first(mesh, batches, place):
     yield from (Action("B", stage, i) for stage in reversed(mine) for i in reversed(range(batches)))
 
 
-def _rounds(mesh, batches, place, ahead):
-    """(forwards before the first backward, all of them in order, all backwards in order) of an interleaved schedule."""
+def _rounds(mesh, batches, place):
+    """(forwards before the first pair of a forward and a backward, all of them in order, all backwards in order) of an interleaved schedule."""
     each = batches // max(1, batches // mesh.pipeline)  # micro-batches of a round
-    mine = stages_of(mesh, place)
-    before = min((len(mine) - 1) * each + ahead * (mesh.pipeline - 1 - place), batches * len(mine))
+    mine, hops = stages_of(mesh, place), SCHEDULES[mesh.schedule].hops
+    before = min((len(mine) - 1) * each + hops * (mesh.pipeline - 1 - place), batches * len(mine))
+    starts = range(0, batches, each)
 
     def through(stages):
-        return [(stage, i) for start in range(0, batches, each) for stage in stages for i in range(start, start + each)]
+        return [(stage, i) for start in starts for stage in stages for i in range(batches)[start : start + each]]
 
     return before, through(mine), through(mine[::-1])
 
 
-def _interleaved(mesh, batches, place):
-    """1F1B through several stages, a round of micro-batches at a time. Source: arXiv:2104.04473, 2.2 and figure 4."""
-    before, forwards, backwards = _rounds(mesh, batches, place, 2)
+def _one_forward_one_backward(mesh, batches, place):
+    """A forward and a backward in turn; through several stages a round of micro-batches at a time.
+
+    Source: arXiv:2006.09503, 2.2; of several stages, arXiv:2104.04473, 2.2 and figure 4.
+    """
+    before, forwards, backwards = _rounds(mesh, batches, place)
     yield from (Action("F", *one) for one in forwards[:before])
     for forward, backward in zip(forwards[before:], backwards, strict=False):
         yield Action("F", *forward)
@@ -178,7 +172,7 @@ def _interleaved(mesh, batches, place):
 
 def _interleaved_zero_bubble(mesh, batches, place):
     """The same with backward divided: the weights' gradients fill what was idle. Source: arXiv:2401.10241, 3.1, ZB-H1."""
-    before, forwards, backwards = _rounds(mesh, batches, place, 1)
+    before, forwards, backwards = _rounds(mesh, batches, place)
     yield from (Action("F", *one) for one in forwards[:before])
     waiting, remaining = iter(backwards), len(backwards)
     for i, backward in enumerate(backwards):
@@ -336,7 +330,7 @@ SCHEDULES: Mapping[Schedule, Order] = MappingProxyType(
     {
         "gpipe": Order(actions=_gpipe, pytorch="GPipe", stages=1, all_first=True, hops=0),
         "1f1b": Order(actions=_one_forward_one_backward, pytorch="1F1B", stages=1, least=1, hops=1),
-        "interleaved-1f1b": Order(actions=_interleaved, pytorch="Interleaved1F1B", hops=2),
+        "interleaved-1f1b": Order(actions=_one_forward_one_backward, pytorch="Interleaved1F1B", hops=2),
         "looped-bfs": Order(actions=_breadth_first, pytorch="LoopedBFS", all_first=True, hops=0),
         "interleaved-zero-bubble": Order(
             actions=_interleaved_zero_bubble, pytorch="InterleavedZeroBubble", divided=True, hops=1

@@ -10,18 +10,16 @@ from ..catalog.weights import layers, learned, linears
 from ..common import checks
 from . import choices
 from .choices import (
+    APART,
     CHOICES,
     DTYPE_BYTES,
     EVERY_PRECISION,
     LIBRARIES,
     LIMITS,
     LOOPS,
-    LOW,
     MOST_RANK,
     OPTIMIZERS,
     OWNED,
-    SUMMED,
-    UNSHARED,
 )
 from .mesh import Mesh, Part
 
@@ -201,14 +199,14 @@ class Setup:
             as Megatron-FSDP's Muon does, or by one `all-to-all` there and one back, as Dion's, with zeros where fewer are left. One batch is
             under way at a time; theirs are more.
         replicas: for FSDP: how many groups of GPUs each divide the whole among them (HSDP); a divisor of `gpus`.
-            offload: for FSDP: `cpu` keeps each GPU's share of weights, gradients and states in the memory of the CPU, which
+        offload: for FSDP: `cpu` keeps each GPU's share of weights, gradients and states in the memory of the CPU, which
             runs the optimizer; weights are copied to the GPU to be gathered, gradients back as they come. With any sharding `activations`
             copies to the CPU what forward saves for backward, weights among it, and back as backward asks for each
             (`torch.autograd.graph.save_on_cpu(pin_memory=True)`); of what is recomputed its inputs.
         no_sync: for FSDP with several batches (`accumulation`): whole gradients add up on each GPU, and only the last
             batch's backward divides them; otherwise each one does. In a pipeline the last one alone does in any
         case.
-            buckets: for DDP: the averaged buckets are `copies` beside the gradients, or the gradients are `views` of them.
+        buckets: for DDP: the averaged buckets are `copies` beside the gradients, or the gradients are `views` of them.
         adapters: a `Lora`, which trains in place of the model's weights; None for full fine-tuning.
         quantization: with adapters: `nf4` stores the blocks' linear layers in 4 bits, with a scale in 8 bits for each
             64 numbers, as bitsandbytes does with double quantization (QLoRA); or `none`. FSDP divides the codes, stored as numbers of
@@ -275,26 +273,15 @@ class Setup:
             object.__setattr__(self, "adapters", Lora(**self.adapters))
         if isinstance(self.mesh, Mapping):
             object.__setattr__(self, "mesh", Mesh.of(self.mesh))
-        if isinstance(self.precision, str) and self.precision.lower() in LOW:
-            raise ValueError(
-                f"Setup.precision: {self.precision!r} is not derived: chapter 27 sums what a linear layer saves, and `everybyte rehearse` "
-                f"runs a script's own; allowed: {', '.join(CHOICES['precision'])}"
-            )
-        checks.one_of("Setup", "precision", self.precision, CHOICES["precision"])
-        if isinstance(self.optimizer, str) and self.optimizer in SUMMED:
-            raise ValueError(
-                f"Setup.optimizer: {self.optimizer!r} is not derived: chapter 24 sums its states; allowed: {', '.join(OPTIMIZERS)}; "
-                "everybyte rehearse runs a script with it"
-            )
-        if isinstance(self.sharding, str) and self.sharding in UNSHARED:
-            raise ValueError(
-                f"Setup.sharding: {self.sharding!r} is {UNSHARED[self.sharding]}; allowed: {', '.join(CHOICES['sharding'])}"
-            )
-        checks.one_of("Setup", "optimizer", self.optimizer, CHOICES["optimizer"])
+        for name, said in APART.items():
+            value = getattr(self, name)
+            if why := isinstance(value, str) and said.get(value.lower()):
+                raise ValueError(f"Setup.{name}: {value!r} {why.format(', '.join(CHOICES[name]))}")
+        for name in ("precision", "optimizer", "loop"):  # what others are by
+            checks.one_of("Setup", name, getattr(self, name), CHOICES[name])
         if self.optimizer_impl is None:
             usual = "fused" if self.precision in LIBRARIES else OPTIMIZERS[self.optimizer].impls[0]
             object.__setattr__(self, "optimizer_impl", usual)
-        checks.one_of("Setup", "loop", self.loop, CHOICES["loop"])
         for name, usual in vars(LOOPS[self.loop]).items():
             if getattr(self, name) is None:
                 object.__setattr__(self, name, usual)
