@@ -50,8 +50,8 @@ class Suspect:
     None where it is not known how much is."""
 
     cause: str
-    bytes: int | None
-    enough: bool | None
+    bytes: int | None = None
+    enough: bool | None = None
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -59,19 +59,23 @@ class Diagnosis:
     """What is known of a job that ran out of memory.
 
     Attributes:
-        message: the text as numbers; None where a snapshot was given. cause: a key of `CAUSES`. findings: in words, the first decides.
-        causes: what it may be, those that can suffice first, `cause` before all.
+        message: the text as numbers; None where a snapshot was given. findings: in words, the first decides.
+        causes: what it may be, those that can suffice first.
         account: (whose, bytes) of the GPU's memory, summing to its capacity where the message says enough.
         advice: what to do: what may suffice, the cheapest help first; then what is not enough alone. caveats: what this cannot know.
     """
 
     message: Message | None
-    cause: str
     findings: list[str]
-    causes: list[Suspect] = field(default_factory=list)
+    causes: list[Suspect]
     account: list[tuple[str, int]] = field(default_factory=list)
     advice: list[Advice] = field(default_factory=list)
     caveats: list[str] = field(default_factory=list)
+
+    @property
+    def cause(self) -> str:
+        """The first of them, a key of `CAUSES`."""
+        return self.causes[0].cause
 
     @property
     def title(self) -> str:

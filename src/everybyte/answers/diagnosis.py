@@ -56,10 +56,11 @@ def doctor(
     causes, findings = _causes(numbers)
     hints, more = _hints(text)
     advice = more + _advice(causes[0].cause, numbers, model, setup, card, configuration)
+    findings[1:1] = [*_phase(evidence), *hints]
+    account, caveats = _account(numbers), _caveats(evidence, model, card)
     return Diagnosis(
-        message=evidence, cause=causes[0].cause, findings=[findings[0], *_phase(evidence), *hints, *findings[1:]], causes=causes,
-        account=_account(numbers), advice=ranked(advice), caveats=_caveats(evidence, model, card),
-    )  # fmt: skip
+        message=evidence, findings=findings, causes=causes, account=account, advice=ranked(advice), caveats=caveats
+    )
 
 
 def both(owner: str, model: object, setup: object) -> None:
@@ -115,9 +116,8 @@ def _mine(said: Message) -> tuple[int | None, tuple[tuple[int, int], ...]]:
         return said.process, said.others
     both = said.reserved + sum(size for _, size in said.others) + (said.free or 0)
     full = said.capacity is not None and both > 1.01 * said.capacity
-    mine = [
-        pair for pair in said.others if said.reserved <= 1.01 * pair[1] and (full or pair[1] < said.reserved + _OUTSIDE)
-    ]
+    most = float("inf") if full else said.reserved + _OUTSIDE
+    mine = [pair for pair in said.others if said.reserved <= 1.01 * pair[1] and pair[1] < most]
     if len(mine) != 1:
         return None, said.others
     return mine[0][1], tuple(pair for pair in said.others if pair != mine[0])
@@ -126,7 +126,7 @@ def _mine(said: Message) -> tuple[int | None, tuple[tuple[int, int], ...]]:
 def _account(n):
     """(whose, bytes), to the capacity."""
     said = n.said
-    if said.capacity is None or said.allocated is None or said.free is None or said.cached is None:
+    if None in (said.capacity, said.allocated, said.free, said.cached):
         return []
     rows = [
         ("tensors and workspaces, allocated by PyTorch", n.allocated),
@@ -165,7 +165,7 @@ def _causes(n):
     also, shows = SAID["also"], SAID["shows"]
     if n.said.kind in ("thc", "rejected"):
         cause = "need" if n.said.kind == "thc" else "limit"
-        return [Suspect(cause, None, None)], [n.words(also[n.said.kind])]
+        return [Suspect(cause)], [n.words(also[n.said.kind])]
     found = [also["named"]] if n.said.process is None and n.process is not None else []
     found += [n.words(also["segment"])] if n.asked else []
     cause = next(cause for cause, shown in _SHOWN.items() if shown(n))
@@ -241,19 +241,14 @@ def _of_kind(said, model, setup, card, text):
     library, n = SAID["libraries"].get(said.kind), _Numbers(said)
     kind = SAID["kinds"]["library" if library else said.kind]
     finds = [library, *kind["finds"]] if library else list(kind["finds"])
-    if (
-        said.kind == "mps"
-    ):  # Apple's GPUs share the host's memory; PyTorch may have a share of it, which a variable sets
-        finds += [SAID["also"]["mps"]] if said.process is not None and said.allowed is not None else []
-    if said.kind in ("mps", "engine", "nccl"):
-        finds += [SAID["also"]["asked"]] if said.asked is not None else []
+    # Apple's GPUs share the host's memory; PyTorch may have a share of it, which a variable sets.
+    if said.kind == "mps" and said.process is not None and said.allowed is not None:
+        finds.append(SAID["also"]["mps"])
+    if said.kind in ("mps", "engine", "nccl") and said.asked is not None:
+        finds.append(SAID["also"]["asked"])
     hints, more = _hints(text)
-    own = kind.get("phases", {}).get(said.phase, kind["advice"])
-    advice = more + advised(*own)
+    advice = more + advised(*kind.get("phases", {}).get(said.phase, kind["advice"]))
     if library and model is not None and card is not None:
         advice += switches(model, setup, card, _outside(n))
-    found = [n.words(text) for text in finds] + _phase(said) + hints
-    return Diagnosis(
-        message=said, cause=kind["cause"], findings=found, causes=[Suspect(kind["cause"], None, None)], advice=ranked(advice),
-        caveats=[kind["unknown"]],
-    )  # fmt: skip
+    found, causes = [n.words(text) for text in finds] + _phase(said) + hints, [Suspect(kind["cause"])]
+    return Diagnosis(message=said, findings=found, causes=causes, advice=ranked(advice), caveats=[kind["unknown"]])

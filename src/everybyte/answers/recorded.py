@@ -15,12 +15,8 @@ _GROWN, _IDLE = 0.02, 0.15
 _NEAR = 0.05
 #: Part of memory -> the phase of `diagnosis.toml` whose advice is about it.
 _ABOUT = {
-    "loss": "loss",
-    "optimizer": "optimizer",
-    "communication": "collective",
-    "activations": "forward",
-    "transient": "backward",
-}
+    "loss": "loss", "optimizer": "optimizer", "communication": "collective", "activations": "forward", "transient": "backward",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -70,19 +66,10 @@ def recorded(memory: Memory, model: Model | None, setup: Setup | None, card: Gpu
     if model is not None and setup is not None and card is not None:
         advice += switches(model, setup, card, Headroom())
     caveats = ["what lies outside of PyTorch's allocator"]
-    caveats += (
-        ["what is from before the recording: begin it before the first tensor"]
-        if memory.parts(seen.event).get("before")
-        else []
-    )
+    if dict(account).get("before"):
+        caveats.append("what is from before the recording: begin it before the first tensor")
     return Diagnosis(
-        message=None,
-        cause=causes[0].cause,
-        findings=findings,
-        causes=causes,
-        account=account,
-        advice=ranked(advice),
-        caveats=caveats,
+        message=None, findings=findings, causes=causes, account=account, advice=ranked(advice), caveats=caveats
     )
 
 
@@ -98,16 +85,15 @@ def _causes(seen):
     if seen.asked:
         found.append(Suspect("need", seen.allocated, True))
         return sorted(found, key=lambda one: one.enough is False)
-    return sorted(found, key=lambda one: -one.bytes) or [Suspect("nothing", None, None)]
+    return sorted(found, key=lambda one: -one.bytes) or [Suspect("nothing")]
 
 
 def _first(seen, cause):
     """The finding that decides."""
     memory = seen.memory
-    words = {
-        "asked": seen.asked, "free": seen.free, "cached": seen.kept, "each": seen.each, "peak": memory.peak, "reserved": seen.reserved,
-        "emptied": memory.emptied, "allocated": seen.allocated, "idle": seen.idle,
-    }  # fmt: skip
+    names = ("asked", "free", "each", "reserved", "allocated", "idle")
+    words = {name: getattr(seen, name) for name in names}
+    words |= {"cached": seen.kept, "peak": memory.peak, "emptied": memory.emptied}
     said = {name: units.text(size) for name, size in words.items()}
     lines = "; ".join(f"{one.where}, {units.text(one.bytes)}" for one in memory.leaks[:3])
     return SAID["recorded"][cause].format(**said, steps=len(memory.steps), lines=lines)
@@ -117,9 +103,8 @@ def _at_the_peak(seen, account):
     """What lived when it died, or at the peak."""
     memory, event = seen.memory, seen.memory.peak_event if seen.event is None else seen.event
     lived, when = memory.live[event], "at its peak" if seen.event is None else "when it died"
-    found = [
-        f"{when} {units.text(lived)} lived on GPU {memory.device}, after event {event:,} of {len(memory.events):,}"
-    ]
+    place = f"after event {event:,} of {len(memory.events):,}"
+    found = [f"{when} {units.text(lived)} lived on GPU {memory.device}, {place}"]
     for name, size in account:
         share = f"{size / max(1, lived):.0%}{' of the peak' if seen.event is None else ''}"
         found.append(f"{SAID['parts'].get(name, name)}: {units.text(size)} ({share})")
@@ -143,16 +128,14 @@ def _kept(memory):
 
 def _advice(seen, cause, account):
     """What to do, with what each can give at most."""
-    found, memory = [], seen.memory
+    memory = seen.memory
     if cause == "leak":
-        found += advised("leak", saves=seen.each * len(memory.steps))
+        return advised("leak", saves=seen.each * len(memory.steps))
     if cause == "fragmentation":
-        found += advised("pieces", saves=seen.kept)
+        return advised("pieces", saves=seen.kept)
     if cause == "kept":
-        found += advised("pieces", saves=memory.reserved - memory.peak) + advised("empty", saves=memory.emptied)
-    if cause == "need":
-        found += [advice for part, size in account for advice in _about(part, size, seen)]
-    return found
+        return advised("pieces", saves=memory.reserved - memory.peak) + advised("empty", saves=memory.emptied)
+    return [advice for part, size in account for advice in _about(part, size, seen)] if cause == "need" else []
 
 
 def _about(part, size, seen):
