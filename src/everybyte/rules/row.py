@@ -39,8 +39,8 @@ class Rule:
         owner, read = _reader(self.name)
         value = read(on[-1 if owner == "Model" else 0])
         value = getattr(value, "name", value)  # of a model
-        texts, said = (self.why, self.allowed), {"s": on[0], "m": on[-1], "f": self.broken(*on)}
-        why, allowed = (text(*on) if callable(text) else text.format(**said) for text in texts)
+        texts, names = (self.why, self.allowed), {"s": on[0], "m": on[-1], "f": self.broken(*on)}
+        why, allowed = (text(*on) if callable(text) else text.format(**names) for text in texts)
         why = why if why[:1] in ",:" else f" {why}"
         value = repr(value) if isinstance(value, str | tuple) else value
         said = f"{'' if owner else 'Setup.'}{self.name}: {value}{why}"
