@@ -89,8 +89,7 @@ MAY = {
     "answers.rehearsing": STATED | {"evidence", "rehearsal", "answers.advice", "answers.headroom"},
     "answers.comparison": DRAW | COUNTED | {"dryrun", "lab", "rehearsal"},  # where the two sides meet
     "answers.sides": BUDGET | {"derivation", "evidence", "lab", "rehearsal", "answers.comparison"},
-    "answers.dying": STATED | {"evidence"},
-    "answers.explanation": STATED | {"answers.sides", "answers.dying", "evidence", "draw"},
+    "answers.explanation": STATED | {"answers.sides", "evidence", "draw"},
     "evidence": STATED | {"allocator", "draw"},
     "draw": BUDGET,
     "explore": DRAW

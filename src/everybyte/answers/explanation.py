@@ -1,8 +1,9 @@
 """Why what was seen is not what was predicted: the difference tensor by tensor, to the byte."""
 
-from collections import defaultdict, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import product
 from typing import Any
 
 from .. import units
@@ -10,7 +11,6 @@ from ..catalog import gpus
 from ..common.tables import Shown, Table
 from ..evidence import Message
 from ..step.witness import Witness
-from . import dying
 from .sides import STAGES, Block, Side, side
 
 #: Parts that are one in an alignment: frames tell no more.
@@ -20,6 +20,8 @@ _GROUPS |= {"parameters": "parameters", "optimizer": "optimizer"}
 _LOOKS = {"workspaces": "workspace", "rounding": "unsplit", "reserved": "cached", "outside": "other"}
 #: More blocks than these are not aligned by their order. cuBLAS has a workspace for each thread that multiplies: forward's, backward's.
 _MOST, _THREADS = 30_000, 2
+#: A message has two decimals of its unit; a large segment is asked for in multiples of so many bytes. Source: `CUDACachingAllocator.cpp`.
+_ROUNDED, _SEGMENT = 0.005, 2 * 2**20
 
 
 @dataclass(frozen=True)
@@ -126,21 +128,12 @@ def explain(predicted: Any, seen: Any) -> Explanation:
     before, after = side(predicted, "predicted"), side(seen)
     reach = after.reach
     same, only_before, only_after = _aligned(before, after)
-    told, (where, terms) = _told(before, after), _died(before, after)
-    if terms:
-        rows = [Gap(*term) for term in terms]
-    else:
-        rows = _tensors(only_before, only_after) if told else _lumps(before, after)
+    told, (where, rows) = _told(before, after), _died(before.source, after.source)
+    rows = rows or (_tensors(only_before, only_after) if told else _lumps(before, after))
     rows += _around(before, after, reach)
     order = sorted((r for r in rows if r.bytes), key=lambda r: (STAGES.index(r.stage), -abs(r.bytes)))
     names = before.who, f"{after.who}: {where}" if where else after.who
     return Explanation(before.bytes(reach), after.bytes(reach), names, reach, order, same if told else 0)
-
-
-def _died(before, after):
-    """Where in the predicted step it died, of a message; ("", []) of everything else."""
-    message = isinstance(before.source, Witness) and isinstance(after.source, Message)
-    return dying.died(before.source, after.source) if message else ("", [])
 
 
 def _told(*sides):
@@ -180,11 +173,11 @@ def _aligned(before: Side, after: Side) -> tuple[int, list[Block], list[Block]]:
 
 def _same_lines(one, other):
     """(how many blocks are of lines that made as many bytes on both sides, the other blocks of each)."""
-    sums: tuple[dict[str, int], dict[str, int]] = defaultdict(int), defaultdict(int)
+    sums: tuple[Counter[str], Counter[str]] = Counter(), Counter()
     for blocks, of in zip((one, other), sums, strict=True):
         for block in blocks:
             of[block.label] += block.bytes
-    alike = {label for label, size in sums[0].items() if sums[1].get(label) == size}
+    alike = {label for label, _ in sums[0].items() & sums[1].items()}
     same = sum(block.tensors for block in one if block.label in alike)
     return same, *([block for block in blocks if block.label not in alike] for blocks in (one, other))
 
@@ -273,9 +266,46 @@ def _lumps(before, after):
                 sums[place] += block.bytes
     size = sums[1] - sums[0]
     untold = " and ".join(one.who for one in (before, after) if not _told(one))
-    spaces = sorted({gpu.cublas_workspace for gpu in gpus().values()})
     for many in range(1, _THREADS + 1):
-        if size in [many * space for space in spaces]:
+        if size in [many * space for space in _spaces()]:
             what = f"cuBLAS's workspaces, {many} by their size: the bytes are exactly theirs"
             return [*named, Gap("workspaces", what, "workspace", many, size)]
     return [*named, Gap("tensors", f"{untold} tells no tensors apart", "other", 0, size, False)]
+
+
+def _spaces():
+    """What cuBLAS's workspaces may take, a GPU of the catalog each."""
+    return sorted({gpu.cublas_workspace for gpu in gpus().values()})
+
+
+def _died(witness, said):
+    """(Where in the predicted step it died, in words, the terms between the peak and what a message says); ("", []) where no place fits.
+
+    A place fits where an operation takes what was asked for, and what lived there was allocated, as near as the message says it: in the
+    first step, which has no optimizer's states yet, or a later one; with the workspaces of cuBLAS that may stand. The terms sum to what
+    was seen less the peak.
+    """
+    if not isinstance(witness, Witness) or not isinstance(said, Message) or not said.asked or said.allocated is None:
+        return "", []
+    live, need, off = witness.live, said.allocated + said.asked, _error(said.asked)
+    places = [i for i in range(1, len(live)) if -off <= said.asked - (live[i] - live[i - 1]) <= _SEGMENT + off]
+    kept = [(0, 0), *((many, space) for space in _spaces() for many in (1, 2))]
+    ways = product(places, {0, witness.parts_at("rest").get("optimizer", 0)}, kept)
+    rests = {way: need - (live[way[0]] - way[1] + way[2][0] * way[2][1]) for way in ways}
+    way = min(rests, key=lambda way: (abs(rests[way]), way), default=None)
+    if way is None or abs(rests[way]) > off + _error(said.allocated) + _SEGMENT:
+        return "", []
+    place, made, (many, space) = way
+    name, phase, _ = witness.operations[place]
+    rows = [
+        Gap("tensors", "never asked for: it died before the peak", "activations", 0, live[place] - witness.peak),
+        Gap("tensors", "states of the optimizer: the first step had not made them yet", "optimizer", 0, -made),
+        Gap("workspaces", "cuBLAS's workspaces, by their size", "workspace", many, many * space),
+        Gap("tensors", "the decimals of the message, and what rounding adds", "other", 0, rests[way]),
+    ]
+    return f"by its bytes it died in {phase}, at {name}", rows
+
+
+def _error(size):
+    """How far a size may be from what a message says of it."""
+    return round(_ROUNDED * units.UNITS[units.largest(size)])

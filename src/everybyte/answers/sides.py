@@ -9,6 +9,7 @@ import os
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from itertools import accumulate
 from typing import Any
 
 from ..allocator import GIVES, TAKES, settings
@@ -29,7 +30,8 @@ ALLOWED = (
     "out-of-memory error's text, or a file with one of them"
 )
 #: Counts of `torch.cuda.memory_stats()`.
-_COUNTS = ("requested_bytes.all.peak", "allocated_bytes.all.peak", "reserved_bytes.all.peak")
+_COUNTED = ("requested", "allocated", "reserved")
+_COUNTS = tuple(f"{name}_bytes.all.peak" for name in _COUNTED)
 _ROUNDED = "blocks that are larger than what was asked for: multiples of 512 B, and rests up to 1 MiB"
 
 
@@ -164,17 +166,13 @@ def _of_parts(said):
     name = said.get("model", {}).get("name", "").partition(",")[0]
     if said["witness"] == "predict" and name in models():
         found = (model(name, code=code) for code in ("transformers", "reference"))
-        for one in (
-            m for m in found if m.name == said["model"]["name"] or int(m.parameters) == said["model"]["parameters"]
-        ):
+        named = said["model"]["name"], said["model"]["parameters"]
+        for one in (m for m in found if m.name == named[0] or int(m.parameters) == named[1]):
             made = budget(one, Setup(**said["setup"]))
             if made.peak == said.get("peak"):
                 return _of_witness(made)
-    rows = said.get("alive")
-    if rows:
-        blocks = [_block(Alive(*row)) for row in rows]
-    else:
-        blocks = [Block(size, name, name, told=False) for name, size in said["parts"].items() if size]
+    blocks = [_block(Alive(*row)) for row in said.get("alive") or ()]
+    blocks = blocks or [Block(size, name, name, told=False) for name, size in said["parts"].items() if size]
     return Side(f"{_WHO.get(said['witness'], said['witness'])} of {said['model']['name']}", tuple(blocks))
 
 
@@ -195,38 +193,39 @@ def _of_witness(source):
     return Side(who, tuple(_block(alive) for alive in source.alive()), source=source)
 
 
-def _untold(size, who):
+def _untold(size, who="the allocator's count"):
     return Block(size, "other", who, told=False)
 
 
 def _of_rehearsal(said):
     """The book's own step, rehearsed: its allocator's counts, and cuBLAS's workspaces."""
-    blocks = (_untold(said["requested"] - said["workspace"], "the allocator's count"), _workspaces(said["workspace"]))
-    around = _counted(said["requested"], said["allocated"], said["reserved"])
-    return Side(f"rehearsal of {said['model']['name']}", blocks, around, "reserved")
+    blocks = _untold(said["requested"] - said["workspace"]), _workspaces(said["workspace"])
+    return _counted(f"rehearsal of {said['model']['name']}", blocks, *(said[name] for name in _COUNTED))
 
 
 def _workspaces(size):
     return Block(size, "workspace", "cuBLAS's workspaces", apart=True)
 
 
-def _counted(requested, allocated, reserved):
+def _counted(who, blocks, requested, allocated, reserved):
+    """A side that says the allocator's counts."""
     kept = "reserved above allocated, each at its own peak: what the allocator keeps"
-    return (
+    around = (
         Around("rounding", "rounding", _ROUNDED, allocated - requested),
         Around("reserved", "kept", kept, reserved - allocated),
     )
+    return Side(who, tuple(blocks), around, "reserved")
+
+
+def _outside(inner, size, what):
+    """A side that says so many bytes outside the allocator too."""
+    return replace(inner, around=(*inner.around, Around("outside", "outside", what, size)), reach="outside")
 
 
 def _of_stats(said):
     requested, allocated, reserved = (said.get(name) for name in _COUNTS)
     asked = allocated if requested is None else requested
-    return Side(
-        "torch.cuda.memory_stats()",
-        (_untold(asked, "the allocator's count"),),
-        _counted(asked, allocated, reserved),
-        "reserved",
-    )
+    return _counted("torch.cuda.memory_stats()", [_untold(asked)], asked, allocated, reserved)
 
 
 def _of_measurement(m):
@@ -235,23 +234,16 @@ def _of_measurement(m):
     from .comparison import kernels
 
     own = kernels(m)
-    blocks = [
-        _untold(m.requested_peak - m.baseline - m.workspace - own, "the allocator's count"),
-        _workspaces(m.workspace),
-    ]
+    blocks = [_untold(m.requested_peak - m.baseline - m.workspace - own), _workspaces(m.workspace)]
     blocks.append(Block(own, "workspace", "kernels' own memory, by their sources", apart=True))
     if m.baseline:
         blocks.append(Block(m.baseline, "other", "what lived before the model", apart=True))
-    around = _counted(m.requested_peak, m.allocated_peak, m.reserved_peak)
-    who, reach = f"{m.witness} of {m.model.name} on {m.device['name']}", "reserved"
-    if m.driver_used is not None:
-        used = m.driver_used["cuda"] - (m.reserved_peak if m.reserved_at_end is None else m.reserved_at_end)
-        around = (
-            *around,
-            Around("outside", "outside", "outside the allocator: context, libraries, other processes", used),
-        )
-        reach = "outside"
-    return Side(who, tuple(blocks), around, reach)
+    who = f"{m.witness} of {m.model.name} on {m.device['name']}"
+    found = _counted(who, blocks, m.requested_peak, m.allocated_peak, m.reserved_peak)
+    if m.driver_used is None:
+        return found
+    used = m.driver_used["cuda"] - (m.reserved_peak if m.reserved_at_end is None else m.reserved_at_end)
+    return _outside(found, used, "outside the allocator: context, libraries, other processes")
 
 
 def _of_message(said):
@@ -264,11 +256,11 @@ def _of_message(said):
     if said.asked:
         blocks.append(Block(said.asked, "other", "what was asked for when it died", apart=True))
     around = (Around("reserved", "kept", "reserved and not allocated, as the message says it", said.cached or 0),)
+    found = Side("out-of-memory message", tuple(blocks), around, "reserved", said)
     if said.process is None:
-        return Side("out-of-memory message", tuple(blocks), around, "reserved", said)
+        return found
     beside = said.process - said.allocated - (said.cached or 0)
-    outside = Around("outside", "outside", "outside the allocator: context, libraries", beside)
-    return Side("out-of-memory message", tuple(blocks), (*around, outside), "outside", said)
+    return _outside(found, beside, "outside the allocator: context, libraries")
 
 
 def _of_script(said):
@@ -284,7 +276,7 @@ def _of_script(said):
         later = device["reserved"] - of.bytes("reserved")
         return replace(of, around=(*of.around, Around("reserved", "later", _LATER, later)))
     blocks = [_held(row) for row in (device["peak"] or {}).get("held", ())]
-    return Side(who, tuple(blocks), _counted(device["requested"], device["allocated"], device["reserved"]), "reserved")
+    return _counted(who, blocks, *(device[name] for name in _COUNTED))
 
 
 def _held(row):
@@ -292,10 +284,8 @@ def _held(row):
     label = _where(row["line"] or row.get("forward"), row["inner"])
     if row.get("node"):
         label = f"{row['node']}{f' of {label}' if label else ''}, in backward"
-    told = row["line"] != history.REST
-    return Block(
-        row["bytes"], "transient" if row.get("node") else "other", label or NO_FRAME, row["tensors"], told, bool(label)
-    )
+    told, of = row["line"] != history.REST, "transient" if row.get("node") else "other"
+    return Block(row["bytes"], of, label or NO_FRAME, row["tensors"], told, bool(label))
 
 
 _LATER = "reserved at another moment than the peak's"
@@ -383,11 +373,5 @@ def _segments(memory):
 
 def _most_reserved(memory):
     """The most bytes of segments in a history."""
-    now = memory.reserved + sum(
-        size if action in GIVES else -size for action, _, size, _ in memory.events if action in TAKES + GIVES
-    )
-    most = now
-    for action, _, size, _ in memory.events:
-        now += size if action in TAKES else -size if action in GIVES else 0
-        most = max(most, now)
-    return most
+    changes = [size * ((action in TAKES) - (action in GIVES)) for action, _, size, _ in memory.events]
+    return max(accumulate(changes, initial=memory.reserved - sum(changes)))
