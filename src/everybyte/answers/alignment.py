@@ -125,17 +125,13 @@ class Rollout:
 
         Source: vLLM, `model_executor/layers/linear.py`, `QKVParallelLinear`; `models/deepseek_v2.py`, `ReplicatedLinear`.
         """
-        if self.tensor_parallel > 1 and model.latent:
-            return (
-                f"Each of {self.tensor_parallel} GPUs holds the whole compressed cache: all heads read the same latent."
-            )
-        if model.kv_heads < self.tensor_parallel:
+        if self.tensor_parallel == 1 or not model.latent and model.kv_heads >= self.tensor_parallel:
+            return ""
+        what = "the whole compressed cache: all heads read the same latent."
+        if not model.latent:
             alike = self.tensor_parallel // model.kv_heads
-            return (
-                f"Each of {self.tensor_parallel} GPUs holds one of {model.kv_heads} key and value heads: "
-                f"{alike} GPUs hold the same."
-            )
-        return ""
+            what = f"one of {model.kv_heads} key and value heads: {alike} GPUs hold the same."
+        return f"Each of {self.tensor_parallel} GPUs holds {what}"
 
     def held(self, model: Model, gpu: Gpu | None = None) -> dict[str, int]:
         """Part -> bytes on one GPU while it generates, without what its kernels take for a moment. gpu: where there is an `Engine`."""
@@ -238,9 +234,8 @@ class Alignment:
         """Whether the peak, and what is held while generating, are within what the GPU has for tensors; None without a GPU."""
         if self.gpu is None:
             return None
-        return max(self.peak, self.generating or 0, *self.scoring.values()) <= self.headroom.usable(
-            self.gpu, self.setup
-        )
+        most = max(self.peak, self.generating or 0, *self.scoring.values())
+        return most <= self.headroom.usable(self.gpu, self.setup)
 
     def table(self) -> Table:
         """Each model at the peak, part by part, in bytes."""
@@ -265,18 +260,16 @@ class Alignment:
 
     def as_dict(self) -> dict:
         """As JSON holds it: whole bytes."""
-        model, names = self.objective.model, ("held", "parts", "peak", "peak_at", "learning", "generating", "scoring")
+        model, names = (
+            self.objective.model,
+            ("held", "parts", "peak", "peak_at", "learning", "generating", "scoring", "fits"),
+        )
         return {
-            "method": self.objective.method,
-            "model": {"name": model.name, "parameters": int(model.parameters)},
-            "reference": self.objective.reference,
-            "setup": self.setup.as_dict(),
-            "gpu": self.gpu.name if self.gpu else None,
-            "rollout": asdict(self.rollout) if self.rollout else None,
-            **{name: getattr(self, name) for name in (*names, "fits")},
-            "timeline": self.timeline().as_dict() if self.rollout else None,
-            "said": self.said(),
-        }
+            "method": self.objective.method, "model": {"name": model.name, "parameters": int(model.parameters)},
+            "reference": self.objective.reference, "setup": self.setup.as_dict(), "gpu": self.gpu and self.gpu.name,
+            "rollout": self.rollout and asdict(self.rollout), **{name: getattr(self, name) for name in names},
+            "timeline": self.rollout and self.timeline().as_dict(), "said": self.said(),
+        }  # fmt: skip
 
 
 def _all(held):
@@ -340,8 +333,7 @@ def align(
         held[ENGINE] = between[ENGINE] = rollout.held(model, card)
         generating = _all(between)
         if rollout.asleep:
-            standing = held[ENGINE].get("other", 0)
-            del between[ENGINE]
+            standing = between.pop(ENGINE).get("other", 0)
             between |= {ENGINE: {"other": standing}} if standing else {}
     most = {name: _learning(name, step, between, objective) for name, step in steps.items()}
     learning = max(most, key=lambda name: _all(most[name]))
@@ -366,8 +358,9 @@ def _check(objective, setup, frozen, rollout):
     if rollout is not None:
         checks.kind("align", "rollout", rollout, Rollout)
         if objective.method == "dpo":
-            why = "dpo learns from pairs that are there, and generates nothing"
-            raise ValueError(f"align.rollout: {why}; allowed: None")
+            raise ValueError(
+                "align.rollout: dpo learns from pairs that are there, and generates nothing; allowed: None"
+            )
     check(ALIGNED, setup, objective)
 
 

@@ -5,6 +5,7 @@ wakes is chosen by tag; `vllm/device_allocator/cumem.py`: what is tagged, which 
 first, are replaced, and the cache wakes then. vllm-project/vllm#15254: all at once, beside the gathered weights, runs out of memory.
 """
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -54,15 +55,8 @@ class Timeline(Shown):
     def table(self) -> Table:
         """Each phase by part."""
         names = list(dict.fromkeys(name for phase in self.phases for name, size in phase.parts.items() if size))
-        rows = [
-            (
-                p.name,
-                *(units.gib(p.parts.get(n, 0)) for n in names),
-                units.gib(p.bytes),
-                units.gib(sum(p.host.values())),
-            )
-            for p in self.phases
-        ]
+        sizes = {p.name: (*(p.parts.get(n, 0) for n in names), p.bytes, sum(p.host.values())) for p in self.phases}
+        rows = [(name, *map(units.gib, said)) for name, said in sizes.items()]
         return Table((f"{self.model}, phase", *names, "on the GPU", "in the host"), rows)
 
     def said(self) -> list[str]:
@@ -81,10 +75,9 @@ class Timeline(Shown):
 
 def _sum(*held):
     """Part -> bytes of several models together."""
-    found: dict[str, int] = {}
+    found: Counter[str] = Counter()
     for parts in held:
-        for name, size in parts.items():
-            found[name] = found.get(name, 0) + size
+        found.update(parts)
     return {name: size for name, size in found.items() if size}
 
 

@@ -9,6 +9,7 @@ SGLang's: `model_runner.py`, `profile_max_num_token`.
 What is derived was held to what engines printed: `published/engines.toml`.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from fractions import Fraction
@@ -325,14 +326,10 @@ class EngineServing(Shown):
     @property
     def profiled(self) -> int:
         """Bytes of the profile run, in which its passes have room; 0 where nobody says."""
-        return (
-            self.requested
-            - self.pages
-            - sum(self.engine.standing(self.model).values())
-            - self.parts.get("outside PyTorch", 0)
-            if self.parts
-            else 0
-        )
+        if not self.parts:
+            return 0
+        stands = sum(self.engine.standing(self.model).values()) + self.parts.get("outside PyTorch", 0)
+        return self.requested - self.pages - stands
 
     @property
     def free(self) -> int:
@@ -372,9 +369,7 @@ class EngineServing(Shown):
         """What the table does not say."""
         said = []
         if len(self.pool.groups) > 1:
-            kinds = ", ".join(
-                f"{sum(g is k for g in self.pool.groups)} {k.name}" for k in dict.fromkeys(self.pool.groups)
-            )
+            kinds = ", ".join(f"{many} {kind.name}" for kind, many in Counter(self.pool.groups).items())
             said.append(f"Groups of {self.pool.layers} layers, each with its own pages of the one pool: {kinds}.")
         if self.engine.pages is None:
             said.append(
@@ -460,11 +455,8 @@ def served(
     if engine.pages is None:
         parts |= stands or engine.standing(attends)
         if engine.name == "vllm":
-            parts |= (
-                engine.profiled(attends, gpu)
-                if engine.profile is None
-                else {"the profile run, as stated": engine.profile}
-            )
+            stated = {"the profile run, as stated": engine.profile or 0}
+            parts |= engine.profiled(attends, gpu) if engine.profile is None else stated
             parts["outside PyTorch"] = OUTSIDE[engine.tensor_parallel > 1] if engine.outside is None else engine.outside
     pages = requested - sum(parts.values()) if engine.pages is None else engine.pages
     return EngineServing(attends, gpu, engine, context, concurrency, requested, parts, pages, pool, hybrid)

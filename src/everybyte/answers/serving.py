@@ -130,11 +130,10 @@ class Serving(Shown):
 
     def table(self) -> Table:
         """Weights, cache and the largest moments, beside what is usable."""
-        many = "not one sequence"
+        many, end = "not one sequence", ""
         if self.concurrency is not None:
-            many = f"{self.concurrency:,} sequence{'s' * (self.concurrency > 1)}"
-        title = f"{self.model.name} on {self.gpu.name}: {many} of {self.context:,} tokens"
-        title += "" if self.fits or self.concurrency is None else " do not fit"
+            many, end = f"{self.concurrency:,} sequence{'s' * (self.concurrency > 1)}", " do not fit" * (not self.fits)
+        title = f"{self.model.name} on {self.gpu.name}: {many} of {self.context:,} tokens{end}"
         rows = [
             (f"weights, {self.weights}", weight_bytes(self.model, self.weights)),
             (f"cache, {self.per_token:,} B a token{self._state}", self.held),
@@ -146,10 +145,10 @@ class Serving(Shown):
 
     def said(self) -> list[str]:
         """What the table does not say."""
-        return [*self._kept(), *self._near()]
+        return [self._kept(), *self._near()]
 
     def _near(self):
-        """What is said of layers with a window."""
+        """What is said of layers with a state, or with a window."""
         model = self.model
         if isinstance(model, Hybrid):
             yield (
@@ -166,22 +165,21 @@ class Serving(Shown):
         """What is said of how the cache is kept."""
         if self.cache == "paged":
             waste = (self.page - 1) * self.per_token
-            return [
+            return (
                 f"Pages of {self.page} tokens, {self.page * self.per_token:,} B each; of the last at most {waste:,} B a sequence are "
                 "not used. An engine's own passes and buffers are not counted: the number is the most that the cache allows. "
                 "engine=eb.Engine() counts them."
-            ]
-        grows = {"dynamic": "grows by a copy"}.get(
-            self.cache, "has room for the whole context from the prefill on, and passes are not compiled"
-        )
+            )
+        grows = "grows by a copy"
+        if self.cache == "static":
+            grows = "has room for the whole context from the prefill on, and passes are not compiled"
         slow = " Layers with a state run its torch code, as where their kernels' packages are not installed."
-        slow = slow if isinstance(self.model, Hybrid) else ""
-        return [
-            f"Counted as transformers generates, all prompts in one batch: the cache {grows}.{slow} Not in it: cuBLAS's workspace, which each "
-            f"rehearsed pass takes besides, {self.gpu.cublas_workspace:,} B, and which the headroom keeps free; other scratch of kernels, "
-            "of which a rehearsal shows none. It decides by live tensors, each rounded to 512 bytes: what PyTorch's allocator keeps in pieces beside "
-            "them as the cache grows is not counted, and a rehearsal of the script has it."
-        ]
+        return (
+            f"Counted as transformers generates, all prompts in one batch: the cache {grows}.{slow * isinstance(self.model, Hybrid)} Not in it: "
+            f"cuBLAS's workspace, which each rehearsed pass takes besides, {self.gpu.cublas_workspace:,} B, and which the headroom keeps free; "
+            "other scratch of kernels, of which a rehearsal shows none. It decides by live tensors, each rounded to 512 bytes: what PyTorch's "
+            "allocator keeps in pieces beside them as the cache grows is not counted, and a rehearsal of the script has it."
+        )
 
     def as_dict(self) -> dict:
         """As JSON holds it: whole bytes."""
@@ -327,28 +325,20 @@ def _check_kept(model, cache, weights, cache_dtype, page):
         if not model.causal:
             raise ValueError(f"Model.causal: False of {model.name}, which does not generate; allowed: True")
         return page
+    sixteen = "'bf16' or 'fp16', or cache 'paged'"
     for name, value in (("weights", weights), ("cache_dtype", cache_dtype)):
         if value not in ("bf16", "fp16"):
-            raise ValueError(
-                f"serve.{name}: {value!r} with cache {cache!r}; allowed: 'bf16' or 'fp16', or cache 'paged'"
-            )
+            raise ValueError(f"serve.{name}: {value!r} with cache {cache!r}; allowed: {sixteen}")
     if page != PAGE:
         raise ValueError(f"serve.page: {page!r} with cache {cache!r}; allowed: with cache 'paged'")
-    if isinstance(model, Hybrid):
-        _check_counted(model)
-    else:
+    if isinstance(model, Model):
         inference.check(model, cache == "static")
-    return 1
-
-
-def _check_counted(model):
-    """Raise ValueError for a hybrid whose passes are not counted as a GPU runs them."""
-    width = model.attention.head_width if model.attention else 8
-    if width % 8 or width > 256:
+    elif (width := model.attention.head_width if model.attention else 8) % 8 or width > 256:
         raise ValueError(
             f"serve.cache: heads of {width} of {model.name} are padded by the kernel of attention; allowed: multiples of 8 up to 256, or "
             "cache 'paged'"
         )
+    return 1
 
 
 def _check_gpu(gpu, cache, **types):
@@ -403,10 +393,10 @@ def _counted(model, number, context, prompt, cache, weights):
     if prompt < context - 1:
         (prefill,) = dry_serve(model.config, number, prompt, 0, **kept)
     stands = weight_bytes(model, weights)
-    found = (("prefill", prefill), ("decode", decode))
-    return [
-        Moment(
-            f"{name}, its largest moment", one.peak, {"parameters": stands, "cache and activations": one.peak - stands}
+
+    def moment(name, peak):
+        return Moment(
+            f"{name}, its largest moment", peak, {"parameters": stands, "cache and activations": peak - stands}
         )
-        for name, one in found
-    ]
+
+    return [moment("prefill", prefill.peak), moment("decode", decode.peak)]
