@@ -1,6 +1,5 @@
 """Ways to divide one step among GPUs beside its batch: by layers, by tokens, by the columns of matrices, by experts."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Literal, final, get_args
 
@@ -88,11 +87,8 @@ class Mesh:
             checks.flag("Mesh", name, getattr(self, name))
         for name, allowed in CHOICES.items():
             checks.one_of("Mesh", name, getattr(self, name), allowed)
-        if (
-            isinstance(self.routing, bool)
-            or not isinstance(self.routing, int | float)
-            or not 0 < self.routing <= self.expert
-        ):
+        number = isinstance(self.routing, int | float) and not isinstance(self.routing, bool)
+        if not number or not 0 < self.routing <= self.expert:
             raise ValueError(
                 f"Mesh.routing: {checks.shown(self.routing)} is no number above 0 and up to {self.expert}, the GPUs that experts are divided "
                 "among; allowed: 1.0 where routers are balanced"
@@ -122,13 +118,6 @@ class Mesh:
         truth = {"true": True, "false": False}
         flags = {name: truth.get(str(said[name]).lower(), said[name]) for name in said if name.endswith("_parallel")}
         return cls(**said | flags)
-
-    @classmethod
-    def of(cls, said: Mapping) -> "Mesh":
-        """From what JSON holds of it."""
-        for name in said:
-            checks.one_of("Mesh", "field", name, [f.name for f in fields(cls)])
-        return cls(**said)
 
     def _said(self):
         return {f.name: value for f in fields(self) if (value := getattr(self, f.name)) != f.default}

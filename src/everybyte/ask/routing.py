@@ -125,12 +125,8 @@ class Router:
         """The same experts dealt out: the most wanted one on the first GPU, the next on the second, and after the last GPU back again."""
         each = self._each(gpus)
         ranked = sorted(self.weights, reverse=True)
-        dealt: list[list[float]] = [[] for _ in range(gpus)]
-        for turn in range(each):
-            places = range(gpus) if turn % 2 == 0 else range(gpus - 1, -1, -1)
-            for place, weight in zip(places, ranked[turn * gpus : (turn + 1) * gpus], strict=True):
-                dealt[place].append(weight)
-        return Router(tuple(w for some in dealt for w in some), self.visits)
+        turns = [ranked[turn * gpus : (turn + 1) * gpus][:: -1 if turn % 2 else 1] for turn in range(each)]
+        return Router(tuple(weight for dealt in zip(*turns, strict=True) for weight in dealt), self.visits)
 
     def _each(self, gpus):
         checks.whole("Router", "gpus", gpus, 1, len(self.weights))

@@ -6,8 +6,10 @@ arXiv:2405.15362 (1F1B-V); DeepSeek-AI 2024, arXiv:2412.19437 (DualPipe). The or
 `torch/distributed/pipelining/schedules.py`, where it has the schedule.
 """
 
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate, cycle, pairwise
 from types import MappingProxyType
 from typing import Literal, NamedTuple
 
@@ -35,12 +37,8 @@ def cut(layers: int, stages: int) -> list[range]:
     micro-batches in flight.
     """
     each, left = divmod(layers, stages)
-    found, start = [], 0
-    for stage in range(stages):
-        count = each + (0 < stage <= left)
-        found.append(range(start, start + count))
-        start += count
-    return found
+    ends = accumulate((each + (0 < stage <= left) for stage in range(stages)), initial=0)
+    return [range(*between) for between in pairwise(ends)]
 
 
 def stages_of(mesh, place: int) -> list[int]:
@@ -174,15 +172,13 @@ def _interleaved_zero_bubble(mesh, batches, place):
     """The same with backward divided: the weights' gradients fill what was idle. Source: arXiv:2401.10241, 3.1, ZB-H1."""
     before, forwards, backwards = _rounds(mesh, batches, place)
     yield from (Action("F", *one) for one in forwards[:before])
-    waiting, remaining = iter(backwards), len(backwards)
     for i, backward in enumerate(backwards):
         if before + i < len(forwards):
             yield Action("F", *forwards[before + i])
         yield Action("I", *backward)
         if i >= place:
-            yield Action("W", *next(waiting))
-            remaining -= 1
-    yield from (Action("W", *next(waiting)) for _ in range(remaining))
+            yield Action("W", *backwards[i - place])
+    yield from (Action("W", *one) for one in backwards[max(0, len(backwards) - place) :])
 
 
 def _one_forward_one_backward_v(mesh, batches, place):
@@ -204,13 +200,25 @@ def _one_forward_one_backward_v(mesh, batches, place):
 
 
 class _Counting:
-    """Actions whose micro-batches are counted by stage and kind."""
+    """Actions on a stage on the way down and one on the way back up, whose micro-batches are counted by stage and kind."""
 
-    def __init__(self):
-        self.found, self.next, self.owed = [], {}, []
+    def __init__(self, down: int, up: int):
+        self.stages = {"down": down, "up": up}
+        self.found: list[Action] = []
+        self.next: dict[tuple[str, int], int] = {}
+        self.owed: list[tuple[int, int]] = []
 
-    def run(self, kind, stage):
-        """The next micro-batch of a stage: F, B, I, or a W of its own stage."""
+    def run(self, times: int, *words: str) -> None:
+        """Each of the words in turn, so many times: `F up` is the next forward of that stage; `W` alone, of the weights' gradients of either
+        stage those that have waited longest, if any do."""
+        for word in words * times:
+            kind, _, way = word.partition(" ")
+            if way:
+                self._next(kind, self.stages[way])
+            elif self.owed:
+                self.found.append(Action(kind, *self.owed.pop(0)))
+
+    def _next(self, kind, stage):
         key = ("I" if kind == "B" else kind), stage
         batch = self.next[key] = self.next.get(key, -1) + 1
         self.found.append(Action(kind, stage, batch))
@@ -219,82 +227,34 @@ class _Counting:
         elif kind == "I":
             self.owed.append((stage, batch))
 
-    def pay(self):
-        """The weights' gradients that have waited longest, if any."""
-        if self.owed:
-            stage, batch = self.owed.pop(0)
-            self.found.append(Action("W", stage, batch))
-
 
 def _there_and_back(mesh, batches, place):
     """ZB-V: a forward, a backward of each kind, on either of two stages in turn. Source: arXiv:2401.10241, section 6."""
-    down, up = stages_of(mesh, place)
-    places, done = mesh.pipeline, _Counting()
-    most, run = max(2 * places - 1, batches), done.run
-    for _ in range(2 * (places - place) - 1):
-        run("F", down)
-    for _ in range(place):
-        run("F", up)
-        run("F", down)
-    for _ in range(places - place):
-        for kind in "FIW":
-            run(kind, up)
-    forwards = {stage: done.next["F", stage] + 1 for stage in (down, up) if ("F", stage) in done.next}
-    while forwards[up] < forwards[down] or forwards[down] < most:
-        if forwards[down] < most:
-            run("F", down)
-            forwards[down] += 1
-        for kind in "IW":
-            run(kind, down)
-        for kind in "FIW":
-            run(kind, up)
-        forwards[up] += 1
-    for _ in range(place):
-        run("I", down)
-        run("I", up)
-    for _ in range(places - place):
-        run("I", down)
-        run("W", down)
-    for stage in (up, down):
-        while done.next["W", stage] < done.next["I", stage]:
-            run("W", stage)
+    places, done, after = mesh.pipeline, _Counting(*stages_of(mesh, place)), mesh.pipeline - place
+    done.run(2 * after - 1, "F down")
+    done.run(place, "F up", "F down")
+    done.run(after, "F up", "I up", "W up")
+    done.run(max(place, batches - places - after + 1), "F down", "I down", "W down", "F up", "I up", "W up")
+    done.run(after - 1, "I down", "W down", "F up", "I up", "W up")
+    done.run(place, "I down", "I up")
+    done.run(after, "I down", "W down")
+    done.run(place, "W up")
+    done.run(place, "W down")
     yield from (action for action in done.found if action.batch < batches)
 
 
 def _dual_pipe_v(mesh, batches, place):
     """DualPipeV: both directions of a V overlap. Source: arXiv:2412.19437, 3.2.1; github.com/deepseek-ai/DualPipe."""
-    down, up = stages_of(mesh, place)
-    places, done = mesh.pipeline, _Counting()
-    run, pay, left = done.run, done.pay, places - place - 1
-    for _ in range(2 * left):
-        run("F", down)
-    for _ in range(place + 1):
-        run("F", down)
-        run("F", up)
-    for _ in range(left):
-        run("I", up)
-        pay()
-        run("F", up)
-    for _ in range(batches - 2 * places + place + 1):
-        run("F", down)
-        run("B", up)
-        run("F", up)
-        run("B", down)
-    for _ in range(left):
-        run("B", up)
-        run("F", up)
-        run("B", down)
-    divided, half = False, (place + 1) // 2
-    for i in range(place + 1):
-        divided |= i == half and place % 2 == 1
-        run("I" if divided else "B", up)
-        divided |= i == half and place % 2 == 0
-        run("I" if divided else "B", down)
-    for _ in range(left):
-        pay()
-        run("I" if divided else "B", down)
-    for _ in range(place + 1):
-        pay()
+    places, done, after = mesh.pipeline, _Counting(*stages_of(mesh, place)), mesh.pipeline - place - 1
+    done.run(2 * after, "F down")
+    done.run(place + 1, "F down", "F up")
+    done.run(after, "I up", "W", "F up")
+    done.run(batches - 2 * places + place + 1, "F down", "B up", "F up", "B down")
+    done.run(after, "B up", "F up", "B down")
+    ways = cycle(("up", "down"))  # from the middle of these backwards on each is divided
+    done.run(1, *(f"{kind} {way}" for kind, way in zip("B" * (place + 1) + "I" * (place + 1), ways, strict=False)))
+    done.run(after, "W", "I down")
+    done.run(place + 1, "W")
     yield from done.found
 
 
@@ -391,26 +351,19 @@ def timed(mesh, batches: int, times=None) -> list[list[Turn]]:
         times: kind of action -> how long one takes on a stage.
     """
     times = times or TIMES
-    todo = [order(mesh, batches, place) for place in range(mesh.pipeline)]
+    todo = [deque(order(mesh, batches, place)) for place in range(mesh.pipeline)]
     found: list[list[Turn]] = [[] for _ in todo]
     ends: dict[tuple[str, int, int], float] = {}
-    at, clock, last = [0] * len(todo), [0.0] * len(todo), mesh.pipeline * mesh.stages - 1
-    while any(at[p] < len(todo[p]) for p in range(len(todo))):
-        before = list(at)
+    clock, last = [0.0] * len(todo), mesh.pipeline * mesh.stages - 1
+    while left := sum(map(len, todo)):
         for place, actions in enumerate(todo):
-            while at[place] < len(actions):
-                action = actions[at[place]]
-                before_it = _needs(action, last)
-                if any(need not in ends for need in before_it):
-                    break
-                needs = [ends[need] for need in before_it]
-                start = max([clock[place], *needs])
+            while actions and all(need in ends for need in _needs(actions[0], last)):
+                action = actions.popleft()
+                start = max([clock[place], *(ends[need] for need in _needs(action, last))])
                 clock[place] = end = start + times[action.kind]
-                key = ("I" if action.kind == "B" else action.kind), action.stage, action.batch
-                ends[key] = end
+                ends["I" if action.kind == "B" else action.kind, action.stage, action.batch] = end
                 found[place].append(Turn(action, start, end))
-                at[place] += 1
-        if at == before:
+        if sum(map(len, todo)) == left:
             raise RuntimeError(f"schedule {mesh.schedule!r} waits for itself")
     return found
 

@@ -9,18 +9,7 @@ from ..catalog import Model
 from ..catalog.weights import layers, learned, linears
 from ..common import checks
 from . import choices
-from .choices import (
-    APART,
-    CHOICES,
-    DTYPE_BYTES,
-    EVERY_PRECISION,
-    LIBRARIES,
-    LIMITS,
-    LOOPS,
-    MOST_RANK,
-    OPTIMIZERS,
-    OWNED,
-)
+from .choices import CHOICES, DTYPE_BYTES, LIBRARIES, LIMITS, LOOPS, OPTIMIZERS, OWNED
 from .mesh import Mesh, Part
 
 
@@ -53,7 +42,7 @@ class Lora:
     dropout: float = 0.0
 
     def __post_init__(self):
-        checks.whole("Lora", "rank", self.rank, 1, MOST_RANK)
+        checks.whole("Lora", "rank", self.rank, 1, choices.MOST_RANK)
         if not isinstance(self.targets, str) or self.targets != "all-linear":
             given = [self.targets] if isinstance(self.targets, str) else self.targets
             names = tuple(dict.fromkeys(given)) if isinstance(given, list | tuple) else ()
@@ -267,13 +256,12 @@ class Setup:
         object.__setattr__(self, "_unsaid", frozenset(name for name in OWNED if getattr(self, name) is None))
         for name in self._unsaid:
             object.__setattr__(self, name, OWNED[name])
-        if isinstance(self.adapters, Mapping):  # as JSON holds it
-            for name in self.adapters:
-                checks.one_of("Lora", "field", name, [f.name for f in fields(Lora)])
-            object.__setattr__(self, "adapters", Lora(**self.adapters))
-        if isinstance(self.mesh, Mapping):
-            object.__setattr__(self, "mesh", Mesh.of(self.mesh))
-        for name, said in APART.items():
+        for name, kind in (("adapters", Lora), ("mesh", Mesh)):
+            if isinstance(said := getattr(self, name), Mapping):  # as JSON holds it
+                for field in said:
+                    checks.one_of(kind.__name__, "field", field, [f.name for f in fields(kind)])
+                object.__setattr__(self, name, kind(**said))
+        for name, said in choices.APART.items():
             value = getattr(self, name)
             if why := isinstance(value, str) and said.get(value.lower()):
                 raise ValueError(f"Setup.{name}: {value!r} {why.format(', '.join(CHOICES[name]))}")
@@ -363,7 +351,7 @@ class Setup:
     @property
     def dtypes(self) -> choices.Precision:
         """The data type of each role under this setup's `precision`."""
-        return EVERY_PRECISION[self.precision]
+        return choices.EVERY_PRECISION[self.precision]
 
     @property
     def kept_gradients(self) -> choices.MasterGradients:
