@@ -98,8 +98,8 @@ def test_layers_of_two_kinds_in_a_row_that_is_long(kind, attention, checkpointin
 def test_what_is_gathered_before_backward_enters_the_last_block_is_that_block_s():
     """Nobody's turn has begun there; in a row of blocks of several kinds the path of the module has to be known all the same."""
     setup = eb.Setup(batch=2, sequence=8, precision="bf16", sharding="zero3", gpus=8)
-    model = small("gemma3", 5).replace(code="transformers")
-    for model in (model.replace(layers=4, full_every=3), eb.model("gpt2", code="reference").replace(layers=7)):
+    mixed = small("gemma3", 4).replace(code="transformers", full_every=3)
+    for model in (mixed, eb.model("gpt2", code="reference").replace(layers=7)):
         operations = eb.budget(model, setup).operations
         gathered = [owner for name, phase, owner in operations if (name, phase) == ("block gathered", "backward")]
         assert gathered[0] == f"blocks.{model.layers - 1}"

@@ -110,16 +110,6 @@ def instants(course: Course) -> Iterator[Instant]:
         place += times * len(inside)
 
 
-def changes(course: Course) -> Iterator[tuple[Operation, Tally]]:
-    """For each operation of the whole step: (the operation, the change of live tensors since the one before)."""
-    before = Tally()
-    for operation, parts, _ in Reading(course, _Amounts()).unrolled():
-        now = sum(parts.values(), Tally())
-        if operation is not None:
-            yield operation, now - before
-        before = now
-
-
 def unrolled(course: Course, sizes: Sequence[int]) -> tuple[list[Operation], list[str], dict[str, list[int]]]:
     """(operations, their owners, part -> live bytes while each runs) of the whole step; `sizes`: bytes of a tensor of each column."""
     _, *found = Reading(course, _Amounts(sizes)).unrolled()

@@ -1,6 +1,6 @@
 """What `derive` returns: peak, parts and phases of a step as functions of batch and sequence."""
 
-from collections.abc import Callable, Container
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from math import log2, prod
@@ -405,12 +405,10 @@ class Derivation(Shown):
 
     # Formulas.
 
-    def live(self, instant: Instant, part: str | None = None, owners: Container[str] | None = None) -> Amount:
-        """The live bytes of an instant, or of one part, or of some owners' tensors there."""
+    def live(self, instant: Instant, part: str | None = None) -> Amount:
+        """The live bytes of an instant, or of one part."""
         return Amount.total(
-            (self.forms[column.form], n)
-            for column, n in self.there(instant)
-            if part in (None, column.part) and (owners is None or column.owner in owners)
+            (self.forms[column.form], n) for column, n in self.there(instant) if part in (None, column.part)
         )
 
     def expression(self, instant: Instant, part: str | None = None):

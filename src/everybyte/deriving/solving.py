@@ -377,6 +377,10 @@ class _Solving:
         first = alone[turn % len(alone)] if alone else max(points, key=told.get)
         return [first, *(p for p in points if p != first)]
 
+    @property
+    def _parts(self):
+        return tuple(self.first.trace.timeline())
+
     # The formula.
 
     def _case(self, patch, course: Course) -> Case:
@@ -413,9 +417,9 @@ class _Solving:
         elif self.subject.layers not in (None, self.shallow):
             whole = (look for (depth, *_), look in self.seen.items() if depth == self.subject.layers)
             model = next(whole).trace.model
-        columns, parts = tuple(Column(*key) for key in self.columns), tuple(self.first.trace.timeline())
+        columns = tuple(Column(*key) for key in self.columns)
         return Derivation(
-            model, self.setup, self.subject.layers, tuple(self.forms), columns, tuple(cases), parts,
+            model, self.setup, self.subject.layers, tuple(self.forms), columns, tuple(cases), self._parts,
             tuple(refused), how, tuple(self.checked), self.subject.letters, self.rank,
         )  # fmt: skip
 
