@@ -81,6 +81,20 @@ def test_the_budget_of_a_configuration_is_its_dry_run(kind):
         assert (predicted.peak, predicted.parts, predicted.phases) == (counted.peak, counted.parts, counted.phases)
 
 
+@pytest.mark.parametrize(
+    "kind", ["llama", "mistral", "qwen3", "gemma", "gemma2", "gemma3_text", "phi3", "mixtral", "qwen3_moe", "gpt_oss"]
+)
+def test_heads_wider_than_the_model_are_counted(kind):
+    """`head_dim` is a size in each kind that has one: what is listed as computed is read."""
+    config = config_of(kind, head_dim=24)
+    model = eb.from_config(config)
+    setup = eb.Setup(batch=2, sequence=48, precision="bf16", attention=model.own["attention"])
+    predicted, counted = eb.budget(model, setup), eb.dry_run(config, setup)
+    assert model.head_width == 24 and predicted.peak == counted.peak and predicted.parts == counted.parts
+    row = configs._ROWS[kind]
+    assert {*row["follows"]} <= {*configs._kept(kind)[0]}
+
+
 @pytest.mark.parametrize("kind", configs.KINDS)
 def test_what_a_file_leaves_out_is_transformers_own(kind):
     """What a row says is usual is the class's default; and a file of nothing else is the class's own model."""
@@ -89,11 +103,11 @@ def test_what_a_file_leaves_out_is_transformers_own(kind):
     for field, value in row["usual"].items():
         assert getattr(usual, instead.get(field, field)) == value, field
     told = configs._EVERY["told"] | row["told"]
-    refused = {"norm_topk_prob"} if kind == "qwen3_moe" else set()
+    refused = {*row.get("stated", ())}
     for field, allowed in told.items():
         value = getattr(usual, field, None)
         assert value is None or value in allowed or field in refused, field
-    more = {"norm_topk_prob": True} if refused else {}
+    more = {field: row["told"][field][0] for field in refused}
     assert eb.from_config({"model_type": kind} | more) == eb.from_config(
         transformers.AutoConfig.for_model(kind, **more)
     )
@@ -172,6 +186,13 @@ LLAMA = {"model_type": "llama"}
         ({"model_type": "gemma2", "layer_types": ["full_attention"] * 26}, r"config\.layer_types: "),
         ({"model_type": "gemma2", "layer_types": "all"}, r"config\.layer_types: "),
         ({"model_type": "gemma3_text", "sliding_window_pattern": "six"}, r"config\.sliding_window_pattern: 'six'"),
+        ({"model_type": "gemma3_text", "_sliding_window_pattern": 2}, r"config\._sliding_window_pattern: 2 of gemma3_text.*layer_types"),
+        ({"model_type": "mistral", "sliding_window_pattern": 2}, r"config\.sliding_window_pattern: 2 of mistral.*does not read"),
+        ({"model_type": "mistral", "sliding_window": 0}, r"config\.sliding_window: 0 of mistral; allowed: from 1 on, or null"),
+        ({"model_type": "gemma2", "final_logit_softcapping": None}, r"config\.final_logit_softcapping: None of gemma2; allowed: a number"),
+        ({"model_type": "gemma2", "attn_logit_softcapping": None}, r"config\.attn_logit_softcapping: None of gemma2; allowed: a number"),
+        ({"model_type": "qwen3_moe"}, r"config\.norm_topk_prob: not said by a qwen3_moe; allowed: True, said"),
+        ({"model_type": "qwen3_moe", "norm_topk_prob": None}, r"config\.norm_topk_prob: not said"),
         ({"model_type": "deepseek_v3", "n_group": 3}, r"Model\.expert_groups: 3 of 256 experts"),
         ({"model_type": "deepseek_v3", "q_lora_rank": None}, r"config\.q_lora_rank: None of deepseek_v3"),
         ([], r"config: "),

@@ -32,7 +32,8 @@ _FOLLOWING = (
     "source",
 )
 #: Fields of which a size is computed.
-_COMPUTED = ("rope_parameters", "rope_scaling", "layer_types", "sliding_window_pattern", "_sliding_window_pattern")
+_PATTERNS = "sliding_window_pattern", "_sliding_window_pattern"
+_COMPUTED = ("rope_parameters", "rope_scaling", "layer_types", *_PATTERNS)
 _SWITCH = ("use_sliding_window", "sliding_window")
 _ELSEWHERE = "or eb.derive(transformers.AutoConfig.from_pretrained(folder), setup), which runs the code itself"
 
@@ -66,6 +67,9 @@ def from_config(said: Any, name: str = "") -> Model:
         raise ValueError(
             f"config.{unknown[0]}: None of {kind}; allowed: a size, or a file that does not say it, {_ELSEWHERE}"
         )
+    for field in row.get("filled", ()):
+        if field in content and content[field] is None:
+            raise ValueError(f"config.{field}: None of {kind}; allowed: a number, {_ELSEWHERE}")
     _check(kind, config, row, names)
     sizes = _sizes(config, kind, row, names, null)
     return Model(
@@ -103,6 +107,7 @@ def rows() -> dict[str, dict]:
             "names": names, "model": usual | flags, "usual": row["usual"], "told": _EVERY["told"] | row["told"],
             "instead": row.get("instead", {}), "null": row.get("null", []), "neutral": sorted(_neutral(row)),
             "computed": sorted(_computed(row)), "switched": row.get("switched", False), "window_every": row.get("window_every", 0),
+            "stated": row.get("stated", []), "patterns": _PATTERNS, "filled": row.get("filled", []), "pattern": row.get("pattern", ""),
         }  # fmt: skip
     return found
 
@@ -157,6 +162,9 @@ def _check(kind, config, row, names):
             raise ValueError(
                 f"config.{checks.printable(str(field), 60)}: {checks.shown(value)} is not known here to move no byte; allowed: a {kind} without, {_ELSEWHERE}"
             )
+    for field in row.get("stated", ()):
+        if field not in config:
+            raise ValueError(f"config.{field}: not said by a {kind}; allowed: {told[field][0]!r}, said, {_ELSEWHERE}")
     for rope in _ropes(config):
         said = rope.get("rope_type", rope.get("type", "default"))
         if said not in ROPES or rope.get("partial_rotary_factor", 1.0) != 1.0:
@@ -191,7 +199,7 @@ def _sizes(config, kind, row, names, null):
 
 def _windows(kind, config, row, sizes):
     """Which layers have the window, by the pattern or the list that the configuration has."""
-    layers, window = sizes["layers"], sizes.pop("window", 0)
+    layers, window = sizes["layers"], sizes.get("window", 0)
     if row.get("switched") and config.get("use_sliding_window"):
         window = config.get("sliding_window", 4096)
         checks.whole("config", "sliding_window", window, 1, 2**27)
@@ -199,9 +207,16 @@ def _windows(kind, config, row, sizes):
             raise ValueError(
                 f"config.use_sliding_window: True of {kind}, in all layers but the first; allowed: layer_types beside it, {_ELSEWHERE}"
             )
+    elif config.get("sliding_window") == 0 and "window" in sizes:
+        raise ValueError(f"config.sliding_window: 0 of {kind}; allowed: from 1 on, or null for none, {_ELSEWHERE}")
     usual = row.get("window_every", 0)
-    every = config.get("sliding_window_pattern", config.get("_sliding_window_pattern", usual))
-    checks.whole("config", "sliding_window_pattern", every, 0, 2**24)
+    every = config.get(row.get("pattern"), usual)
+    for field in _PATTERNS:
+        checks.whole("config", field, config.get(field, usual), 0, 2**24)
+        if field != row.get("pattern") and window and config.get(field, usual) != usual and "layer_types" not in config:
+            raise ValueError(
+                f"config.{field}: {config[field]} of {kind}, which its code does not read; allowed: layer_types beside it, {_ELSEWHERE}"
+            )
     if "layer_types" in config:
         types = config["layer_types"]
         full = [i + 1 for i, said in enumerate(types) if said == "full_attention"] if isinstance(types, list) else []

@@ -51,6 +51,8 @@ function modelOf(content) {
   const none = Object.keys(content).filter((field) => content[field] === null).map(named).filter((field) => Object.hasOwn(row.usual, field));
   const unknown = none.find((field) => !row.null.includes(field) && !Object.hasOwn(config, field));
   if (unknown) throw new Refused(`config.${unknown}: null of ${kind}; allowed: a size, or a file that does not say it`);
+  const empty = row.filled.find((field) => content[field] === null);
+  if (empty) throw new Refused(`config.${empty}: null of ${kind}; allowed: a number`);
   check(kind, config, row);
   const model = { ...row.model, ...sizesOf(kind, config, row, none) };
   return checkedModel({ ...model, kind, name: nameOf(config, kind) });
@@ -73,6 +75,8 @@ function check(kind, config, row) {
       throw new Refused(`config.${field.slice(0, 60)}: ${shown(value)} is not known here to move no byte; allowed: a ${kind} without`);
     }
   }
+  const unsaid = row.stated.find((field) => !Object.hasOwn(config, field));
+  if (unsaid) throw new Refused(`config.${unsaid}: not said by a ${kind}; allowed: ${shown(row.told[unsaid][0])}, said`);
   for (const rope of ["rope_parameters", "rope_scaling"].flatMap((field) => ropes(config[field]))) {
     const got = (field, other) => (Object.hasOwn(rope, field) ? rope[field] : other);
     const type = got("rope_type", got("type", "default"));
@@ -107,14 +111,21 @@ function sizesOf(kind, config, row, none) {
 }
 
 // Which layers have the window, by the pattern or the list that the configuration has.
-function windowOf(kind, config, row, { layers, window = 0 }) {
+function windowOf(kind, config, row, sizes) {
+  let { layers, window = 0 } = sizes;
   if (row.switched && config.use_sliding_window) {
     window = config.sliding_window ?? 4096;
     wholeNumber("config", "sliding_window", window, [1, 2 ** 27]);
     if (!Object.hasOwn(config, "layer_types")) throw new Refused(`config.use_sliding_window: true of ${kind}, in all layers but the first; allowed: layer_types beside it`);
+  } else if (config.sliding_window === 0 && Object.hasOwn(sizes, "window")) throw new Refused(`config.sliding_window: 0 of ${kind}; allowed: from 1 on, or null for none`);
+  let every = config[row.pattern] ?? row.window_every;
+  for (const field of row.patterns) {
+    const said = config[field] ?? row.window_every;
+    wholeNumber("config", field, said, [0, 2 ** 24]);
+    if (field !== row.pattern && window && said !== row.window_every && !Object.hasOwn(config, "layer_types")) {
+      throw new Refused(`config.${field}: ${shown(said)} of ${kind}, which its code does not read; allowed: layer_types beside it`);
+    }
   }
-  let every = config.sliding_window_pattern ?? config._sliding_window_pattern ?? row.window_every;
-  wholeNumber("config", "sliding_window_pattern", every, [0, 2 ** 24]);
   const types = config.layer_types;
   if (types !== undefined) {
     const first = Array.isArray(types) ? types.indexOf("full_attention") + 1 : 0;
