@@ -16,7 +16,7 @@ from torch.utils._pytree import tree_leaves
 import everybyte as eb
 from everybyte import units
 from everybyte.answers.headroom import ROUNDING
-from everybyte.answers.plan import DIGITS, Rung, Work, _cheapest, made, work
+from everybyte.answers.plan import DIGITS, Rung, Work, _cheapest, made, phase_loads, work
 from everybyte.answers.rates import PRODUCTS, TOGETHER
 from everybyte.ask.choices import COMMON_OPTIMIZERS, OPTIMIZERS
 from everybyte.command import main
@@ -174,6 +174,20 @@ def test_flops_are_the_traced_step_s_and_the_dry_run_s(seed):
     one = setup.replace(accumulation=1)
     assert work(model, setup).flops == setup.accumulation * course_of(model, one).at(letters(model, one)).flops()
     assert work(model, setup).flops == eb.dry_run(model, setup).flops
+
+
+def test_products_of_narrow_values_and_of_gradients_that_forward_makes():
+    """DeepSeek-V3's values are narrower than its keys; `linear_cross_entropy` multiplies for the head's gradients in forward."""
+    narrow = eb.model("deepseek-v3").replace(
+        layers=2, dense_layers=1, experts=16, experts_per_token=2, width=256, heads=4, kv_heads=4, ffn_width=512, expert_width=128,
+        vocabulary=1000,
+    )  # fmt: skip
+    setup = eb.Setup(batch=2, sequence=64, precision="bf16", attention="eager")
+    assert work(narrow, setup).flops == eb.dry_run(narrow, setup).flops
+    losses = ("plain", "linear-cross-entropy")
+    plain, early = (phase_loads(GPT2, setup.replace(loss=loss)) for loss in losses)
+    moved = 4 * 2 * 64 * 50257 * 768
+    assert early[0].flops - plain[0].flops == plain[1].flops - early[1].flops == moved
 
 
 def test_a_run_that_fits_needs_no_switch_and_digits_are_given_up_last():

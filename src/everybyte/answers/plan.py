@@ -55,6 +55,10 @@ class Rung:
     switches: dict = field(default_factory=dict)
 
     flops, moved, sent, copied = map(_more, ("flops", "moved", "sent", "copied"))
+    peak = property(lambda rung: rung._top[0])
+    peak_at = property(lambda rung: rung._top[1])
+    saved = property(lambda rung: rung.first.peak - rung.peak)
+    share = property(lambda rung: rung.seconds / rung.first.work.seconds(rung.gpu))
 
     @property
     def first(self) -> "Rung":
@@ -67,14 +71,6 @@ class Rung:
         found = course_of(self.model, short).budget(letters(self.model, short, ROUNDING), ROUNDING)
         return found.peak, found.peak_at
 
-    @property
-    def peak(self) -> int:
-        return self._top[0]
-
-    @property
-    def peak_at(self) -> str:
-        return self._top[1]
-
     @cached_property
     def host(self) -> int:
         return sum(course_of(self.model, self.setup).host(letters(self.model, self.setup)).values())
@@ -83,17 +79,9 @@ class Rung:
     def work(self) -> Work:
         return work(self.model, self.setup)
 
-    @property
-    def saved(self) -> int:
-        return self.first.peak - self.peak
-
     @cached_property
     def seconds(self) -> float:
         return self.work.seconds(self.gpu) - self.first.work.seconds(self.gpu)
-
-    @property
-    def share(self) -> float:
-        return self.seconds / self.first.work.seconds(self.gpu)
 
     def begin(self) -> None:
         """Raise ValueError where the time of the optimizer's step is not derived."""
@@ -118,15 +106,17 @@ class Rung:
     @property
     def _whole(self):
         """The same with nothing recomputed, and the tokens in one batch."""
-        setup = self.setup
-        return setup.replace(
-            batch=setup.batch * setup.accumulation, accumulation=1, no_sync=False, loss="plain", loss_chunks=8,
-            checkpointing="none", checkpoint_every=2, optimizer_impl=None,
-        )  # fmt: skip
+        return self._at_once.replace(checkpointing="none", checkpoint_every=2)
+
+    @property
+    def _at_once(self):
+        """The same with the tokens in one batch, and a plain loss."""
+        setup, plain = self.setup, {"loss": "plain", "loss_chunks": 8, "optimizer_impl": None}
+        return setup.replace(batch=setup.batch * setup.accumulation, accumulation=1, no_sync=False, **plain)
 
     @cached_property
     def _at_least(self):
-        """Seconds that it takes at least, without tracing it."""
+        """Seconds that it takes at least, without tracing its own step."""
         return self._least.seconds(self.gpu) - self.first.work.seconds(self.gpu)
 
     @property
@@ -134,10 +124,8 @@ class Rung:
         """What it does at least."""
         moved = round(_MOVED * made(self.model, self._whole)) + updated(self.model, self.setup)[0]
         rings, copied = sent_by(self.model, self._whole)
-        setup = self.setup
-        forward, backward = phase_loads(self.model, setup)
-        load = (forward + backward) * setup.accumulation + Load(moved=moved)
-        return Work(load, rings, copied, compute=setup.dtypes.compute, gpus=setup.gpus)
+        load = sum(phase_loads(self.model, self._at_once), Load(moved=moved))
+        return Work(load, rings, copied, compute=self.setup.dtypes.compute, gpus=self.setup.gpus)
 
     @property
     def _states(self):
@@ -147,9 +135,8 @@ class Rung:
             return 0
         if setup.adapters:
             kept = OPTIMIZERS[setup.optimizer].states or 0
-            each = (2 - setup.optimizer_in_backward) * DTYPE_BYTES[setup.trained_dtype] + kept * DTYPE_BYTES[
-                setup.state_dtype
-            ]
+            each = (2 - setup.optimizer_in_backward) * DTYPE_BYTES[setup.trained_dtype]
+            each += kept * DTYPE_BYTES[setup.state_dtype]
             frozen = numbers // 2 if setup.quantization != "none" else numbers * DTYPE_BYTES[setup.base_dtype]
             whole = frozen + numbers_of(self.model, setup.adapters) * each
             return whole // (setup.gpus if setup.sharding != "none" else 1)
@@ -225,8 +212,10 @@ class Counted(Rung):
 
     @cached_property
     def work(self) -> Work:
-        moved = 2 * self.model.made(self.setup) + self.model.updated(self.setup)
-        return Work(Load(plain=self.model.flops(self.setup), moved=moved), compute=self.setup.dtypes.compute)
+        return self._does(self.setup, 2 * self.model.made(self.setup) + self.model.updated(self.setup))
+
+    def _does(self, setup, moved):
+        return Work(Load(plain=self.model.flops(setup), moved=moved), compute=self.setup.dtypes.compute)
 
     @cached_property
     def trace(self):
@@ -238,8 +227,7 @@ class Counted(Rung):
 
     @property
     def _least(self):
-        moved = round(_MOVED * self.model.made(self._whole))
-        return Work(Load(plain=self.model.flops(self._whole), moved=moved), compute=self.setup.dtypes.compute)
+        return self._does(self._whole, round(_MOVED * self.model.made(self._whole)))
 
     @property
     def _states(self):
@@ -249,8 +237,7 @@ class Counted(Rung):
         return self.model.takes(setup)
 
     def sets(self, precisions):
-        settings = _settings(self.setup)
-        settings |= {"loss": [{}], "checkpointing": [{}, FULL]}
+        settings = _settings(self.setup) | {"loss": [{}], "checkpointing": [{}, FULL]}
         computed = [named for named in precisions if self.model.computes(self.setup.replace(**named))]
         yield [computed, *settings.values()]
 
@@ -352,7 +339,7 @@ class Plan(Shown):
             (
                 "fits",
                 True,
-                lambda r: "fits" if self.runs(r) else "runs out, in pieces" if r.peak <= self.usable else "–",
+                lambda r: "fits" if self.runs(r) else "–" if r.peak > self.usable else "runs out, in pieces",
             ),
         ]
         shown = [(name, said) for name, told, said in columns if told]
@@ -374,10 +361,8 @@ class Plan(Shown):
         Args:
             configuration: `PYTORCH_ALLOC_CONF`, by default the plan's.
         """
-        rung = rung or self.best
-        if rung is None:
-            return None
-        return rung.played(self.configuration if configuration is None else configuration, self.room)
+        rung, chosen = rung or self.best, self.configuration if configuration is None else configuration
+        return rung.played(chosen, self.room) if rung else None
 
     def table(self) -> Table:
         """The run as asked, and the cheapest set that fits in each precision, with what the allocator makes of those that fit."""
@@ -423,9 +408,9 @@ def plan(
             "answer for its memory"
         )
     headroom = kept_free("plan", headroom)
-    if derived and (why := not_derived(model, setup)):
-        raise ValueError(why)
     if derived:
+        if why := not_derived(model, setup):
+            raise ValueError(why)
         setup.check_model(model)
     elif setup.precision in OWN:
         raise ValueError(
@@ -437,9 +422,8 @@ def plan(
     first.begin()
     chosen = configuration if isinstance(configuration, Settings) else settings(configuration)
     room = headroom.room(gpu, setup) if headroom.fragmentation is None else None
-    found = Plan(
-        model if derived else model.described, setup, gpu, headroom.usable(gpu, setup), [], room, chosen.text()
-    )
+    described, usable = model if derived else model.described, headroom.usable(gpu, setup)
+    found = Plan(described, setup, gpu, usable, [], room, chosen.text())
     for switches in first.sets(list(_precisions(setup, gpu))):
         if found.rungs and found.best:
             break
@@ -462,11 +446,10 @@ def _rungs(first, switches):
 
 
 def _precisions(setup, gpu):
+    """What the precision may become: of a library's, which is asked for by name, none."""
     yield {}
-    for name, fewer in DIGITS.items():
-        if name in LIBRARIES:  # which is asked for by name
-            continue
-        if fewer > DIGITS[setup.precision] and takes(gpu, name) and not (gpu.bf16 and name == "fp16-mixed"):
+    for name in PRECISIONS:
+        if DIGITS[name] > DIGITS[setup.precision] and takes(gpu, name) and not (gpu.bf16 and name == "fp16-mixed"):
             yield {"precision": name, "master_gradients": "bf16"}
 
 

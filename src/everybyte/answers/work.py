@@ -8,7 +8,7 @@ from math import prod
 from ..ask.choices import DTYPE_BYTES, LIBRARIES, OPTIMIZERS
 from ..ask.setup import Lora, Setup
 from ..catalog import Gpu, Model
-from ..catalog.weights import ENDS, summed, trained
+from ..catalog.weights import summed, trained
 from ..theory.budget import course_of, letters
 from .rates import ALIGNED, ASKED, Load
 
@@ -166,10 +166,9 @@ def sent_by(model, setup, turn=None):
         return (), 0
     numbers, wide = held(model, 1, setup.adapters), DTYPE_BYTES[setup.trained_dtype]
     if not setup.fsdp:  # gradients are averaged once, after the last batch
-        if not setup.ddp and setup.sharding != "zero1":
-            return (), 0
         last = max(batch for batch, _ in _turns(model, setup))
-        if turn not in (None, "optimizer step" if setup.sharding == "zero1" else (last, "backward")):
+        when = "optimizer step" if setup.sharding == "zero1" else (last, "backward")
+        if turn not in (None, when) or not setup.ddp and setup.sharding != "zero1":
             return (), 0
         both = wide + (4 if setup.precision in LIBRARIES else wide)  # weights are gathered, gradients reduced
         return (((shards - 1) * -(-numbers // shards) * both, shards, 1),), 0
@@ -207,50 +206,24 @@ def updated(model, setup):
 
 
 def matrix_flops(model: Model, setup: Setup) -> int:
-    """Floating-point operations of a step's matrix products, in whole numbers: the course's, without tracing it."""
-    return setup.accumulation * sum(phase_flops(model, setup))
-
-
-def phase_flops(model: Model, setup: Setup) -> tuple[int, int]:
-    """Those of one batch, in forward and in backward; what is recomputed is backward's."""
-    forward, backward = phase_loads(model, setup)
-    return int(forward.flops), int(backward.flops)
+    """Floating-point operations of a step's matrix products, in whole numbers."""
+    return setup.accumulation * sum(int(load.flops) for load in phase_loads(model, setup))
 
 
 def phase_loads(model: Model, setup: Setup) -> tuple[Load, Load]:
-    """Matrix products of one batch, in forward and in backward; what is recomputed is backward's.
+    """Matrix products of one batch, in forward and in backward; what is recomputed is backward's. Raises as `work`.
 
-    They are `flops.*` and `checkpoint.flops` of the registry less `flops.masked`, what a causal kernel skips. Of adapters the course is
-    asked: where nothing trains before a layer, backward has no product for its input.
+    They are `flops.*` and `checkpoint.flops` of the registry less `flops.masked`, what a causal kernel skips.
     """
-    setup = setup.of(model.own)
-    if setup.adapters or setup.checkpointing in ("one-in-k", "second-products"):
-        return _course_products(model, setup)
-    tokens, (formed, width) = setup.batch * setup.sequence, _attention(model, setup)
-    square = model.layers * 2 * setup.batch * model.heads * setup.sequence**2 * width
-    head = 2 * tokens * model.vocabulary * model.embedding_width
+    return _products(model, setup.of(model.own).replace(accumulation=1, no_sync=False))
 
-    def used(weight):
-        """Numbers that one token is multiplied with; of experts, those that it visits."""
-        if len(weight.shape) < 2 or weight.group in ENDS:
-            return 0
-        share = model.experts and len(weight.shape) == 3
-        return weight.numbers * model.experts_per_token // model.experts if share else weight.numbers
 
-    blocks = 2 * tokens * summed(model, used)
-    formed_squares, kernel = (2 * square, 0) if formed else (0, square)
-    again = blocks_again = attended_again = 0
-    if setup.segment:  # recomputation stops at the last tensor that backward reads
-        spared = 0 if setup.dropout or model.experts else 2 * tokens * model.ffn_width * model.width
-        blocks_again = blocks + formed_squares - -(-model.layers // setup.segment) * spared
-        attended_again = kernel
-    elif setup.checkpointing == "selective":  # formed scores are recomputed up to their softmax
-        blocks_again, attended_again = (square, 0) if formed else (0, kernel)
-    again = head * (setup.loss == "chunked")
-    forward = _load(model, setup, blocks + formed_squares, head, kernel, 0)
-    # Where no scores are formed, they are recomputed in backward: five products with half a square.
-    backward = 2 * (blocks + formed_squares) + blocks_again
-    return forward, _load(model, setup, backward, 2 * head + again, attended_again, 5 * kernel // 2)
+@lru_cache(4096)
+def _products(model, setup):
+    reading, names = course_of(model, setup).at(letters(model, setup)), ("", "head", "attention", "attention backward")
+    products = map(reading.products, ("forward", "backward"))
+    forward, backward = (_load(model, setup, *(found.get(name, 0) for name in names)) for found in products)
+    return forward, backward
 
 
 def _load(model, setup, blocks, head, attention, backward):
@@ -258,27 +231,3 @@ def _load(model, setup, blocks, head, attention, backward):
     ragged = head if model.vocabulary % ALIGNED else 0
     kernels = {"attention": attention, "attention_backward": backward, "sequence": setup.sequence}
     return Load(plain=blocks + head - ragged, ragged=ragged, **kernels)
-
-
-def _attention(model, setup):
-    """(whether attention forms its scores, the width of a head in its products), as PyTorch takes a kernel on CUDA.
-
-    In 16 bits the kernel pads heads to multiples of 8; in fp32 none takes fewer key heads than query heads.
-    """
-    if setup.attention == "eager":
-        return True, model.head_width
-    if setup.dtypes.compute == "fp32":
-        return model.kv_heads != model.heads, model.head_width
-    return False, -(-model.head_width // 8) * 8
-
-
-@lru_cache(4096)
-def _course_products(model, setup):
-    one = setup.replace(accumulation=1, no_sync=False)
-    reading = course_of(model, one).at(letters(model, one))
-    names = ("", "head", "attention", "attention backward")
-    forward, backward = (
-        _load(model, setup, *(reading.products(phase).get(name, 0) for name in names))
-        for phase in ("forward", "backward")
-    )
-    return forward, backward
