@@ -82,25 +82,20 @@ class Epoch(Shown):
     def alone(self) -> Played:
         """The step that allocates the most, or that dies, as the only one, again and again, in as much memory as it asks for."""
         place = (self.failed or self.played.allocated.index(self.allocated) + 1) - 1
-        return self._again([self.steps[place]] * 3)
+        return self.source.played([self.steps[place]] * 3, self.gpu, None, self.configuration, 0)
 
     @property
     def fragmentation(self) -> int:
         """Bytes reserved at most above those of the largest step alone: what the mixture of shapes costs, where all steps run."""
         return max(0, self.reserved - max(self.alone.reserved))
 
-    def _again(self, steps):
-        return _played(self.source, steps, self.configuration, None, self.gpu, 0)
-
     def with_(self, **changed) -> "Epoch":
         """The same with another `collate`, `order`, `tokens`, `pad_to`, `seed`, `configuration` or `clear`."""
-        own = {name: changed.pop(name) for name in ("configuration", "clear") if name in changed}
+        own = {name: changed.pop(name, getattr(self, name)) for name in ("configuration", "clear")}
         collator = self.collator._replace(**changed)
         steps = collator.steps(self.lengths) if changed else self.steps
-        configuration, clear = own.get("configuration", self.configuration), own.get("clear", self.clear)
-        self.source.prepare(steps)
-        played = _played(self.source, steps, configuration, self.memory, self.gpu, clear)
-        return replace(self, collator=collator, steps=steps, configuration=configuration, clear=clear, played=played)
+        played = self.source.played(steps, self.gpu, self.memory, **own)
+        return replace(self, collator=collator, steps=steps, played=played, **own)
 
     def cures(self) -> Table:
         """What other orders, paddings and settings of the allocator would reserve, and which step dies."""
@@ -118,11 +113,8 @@ class Epoch(Shown):
 
     def table(self) -> Table:
         """What is reserved at most, and what of it the mixture of shapes costs."""
-        at = _said(self.steps[self.largest - 1])
-        rows = [
-            sized(f"reserved at most, first in step {self.largest:,}, {at}", self.reserved),
-            sized("allocated at most", self.allocated),
-        ]
+        most = f"reserved at most, first in step {self.largest:,}, {_said(self.steps[self.largest - 1])}"
+        rows = [sized(most, self.reserved), sized("allocated at most", self.allocated)]
         if self.failed is None:
             rows.append(sized("reserved by the step that allocates the most, alone", max(self.alone.reserved)))
             rows.append(sized("what the mixture of shapes costs", self.fragmentation))
@@ -198,11 +190,8 @@ def _row(name, epoch):
 def _tried(epoch) -> list[tuple[str, dict[str, Any]]]:
     """(name, what is changed) of each cure that is not there yet."""
     collator = epoch.collator
-    found: list[tuple[str, dict[str, Any]]] = [
-        (f"order {order}", {"order": order})
-        for order in ("random", "grouped", "descending", "largest-first")
-        if order != collator.order
-    ]
+    orders = [name for name in ("random", "grouped", "descending", "largest-first") if name != collator.order]
+    found: list[tuple[str, dict[str, Any]]] = [(f"order {order}", {"order": order}) for order in orders]
     if collator.collate != "pack":
         longest = min(max(epoch.lengths.tokens), collator.longest)
         found += [(f"rows padded to a multiple of {n}", {"pad_to": n}) for n in (64, 512) if collator.pad_to != n]
@@ -223,18 +212,32 @@ class _Source:
     def __init__(self, model, setup, workspace, whole):
         self.model, self.setup, self.workspace, self.whole = model, setup, workspace, whole
         self._known: dict[tuple[int, int], Shaped] = {}
-        self._ordered = None
-        self._shapes = Shapes(model, setup, workspace, whole)
+        self._maker: Any = None
 
-    def prepare(self, steps: Sequence[Sequence[Batch]]) -> None:
-        """Say which shapes will be asked for. Raise ValueError where one is not derived, or they do not go together."""
+    def played(
+        self, steps: Sequence[Sequence[Batch]], gpu: Gpu, memory: int | None, configuration: str, clear: int
+    ) -> Played:
+        """What the allocator makes of the steps. Raise ValueError where a shape is not derived, or they do not go together."""
+        self._prepare(steps)
+
+        def asked():
+            for number, step in enumerate(terminal.bar(iterable=steps, desc="steps")):
+                name, first = tuple((b.batch, b.sequence) for b in step), number == 0
+                yield (first, name), lambda name=name, first=first: composed([self._known[s] for s in name], first)
+
+        beginning = self._known[steps[0][0].batch, steps[0][0].sequence].beginning
+        return play_epoch(beginning, asked(), configuration, memory, gpu.memory, clear)
+
+    def _prepare(self, steps):
         shapes = sorted({(b.batch, b.sequence) for step in steps for b in step} - set(self._known))
-        if isinstance(self.model, Derivation) and self._ordered is None:
+        if self._maker is None and isinstance(self.model, Derivation):
             from ..deriving.ordering import Ordered
 
-            self._ordered = Ordered(self.model, self.workspace, bool(self.whole), shapes)
+            self._maker = Ordered(self.model, self.workspace, bool(self.whole), shapes)
+        elif self._maker is None:
+            self._maker = Shapes(self.model, self.setup, self.workspace, self.whole)
         for shape in terminal.bar(iterable=shapes, desc="shapes"):
-            self._known[shape] = self._made(*shape)
+            self._known[shape] = self._maker.at(*shape)
         first = next(iter(self._known.values()))
         for shape in shapes:
             if self._known[shape].shared != first.shared:
@@ -242,30 +245,6 @@ class _Source:
                     f"epoch: a step of batch {shape[0]:,}, sequence {shape[1]:,} leaves other tensors to the next one than the others do; "
                     "allowed: Setup.loop='plain' with accumulation=1, which leaves none; or no batch or row of one"
                 )
-
-    def _made(self, batch, sequence):
-        if self._ordered is not None:
-            return self._ordered.at(batch, sequence)
-        return self._shapes.at(batch, sequence)
-
-    def at(self, step: Sequence[Batch], first: bool = False):
-        """The requests of a step."""
-        return composed([self._known[b.batch, b.sequence] for b in step], first)
-
-    def beginning(self, step: Sequence[Batch]):
-        """The requests before the first step."""
-        return self._known[step[0].batch, step[0].sequence].beginning
-
-
-def _played(source, steps, configuration, memory, gpu, clear):
-    """What the allocator makes of the steps."""
-
-    def asked():
-        for number, step in enumerate(terminal.bar(iterable=steps, desc="steps")):
-            name = tuple((b.batch, b.sequence) for b in step)
-            yield (number == 0, name), lambda step=step, first=number == 0: source.at(step, first)
-
-    return play_epoch(source.beginning(steps[0]), asked(), configuration, memory, gpu.memory, clear)
 
 
 def epoch(
@@ -322,11 +301,10 @@ def epoch(
     collator = Collator(collate, order, setup.batch, setup.sequence, setup.accumulation, tokens, padded, seed)
     steps = collator.steps(measured)[:most]
     source = _Source(model, setup, card.cublas_workspace, whole)
-    source.prepare(steps)
-    memory = None if gpu is None else headroom.room(card, setup)
-    played = _played(source, steps, chosen.text(), memory, card, clear)
-    asked = getattr(model, "described", model), setup, card, measured, collator
-    return Epoch(*asked, steps, chosen.text(), clear, memory, played, source)
+    memory, text = None if gpu is None else headroom.room(card, setup), chosen.text()
+    played = source.played(steps, card, memory, text, clear)
+    described = getattr(model, "described", model)
+    return Epoch(described, setup, card, measured, collator, steps, text, clear, memory, played, source)
 
 
 def _spoken(model, setup, batch):
