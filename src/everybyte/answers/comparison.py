@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import chain
-from typing import Protocol
+from typing import Any
 
 from .. import units
 from ..ask.setup import Setup
@@ -18,23 +18,17 @@ from ..theory.budget import budget
 Shape = Model | Callable[[Setup], Model]
 
 
-class Witness(Protocol):
-    """What says the bytes of a step: a budget, a dry run's trace, a rehearsal, a measurement."""
-
-    def as_dict(self) -> dict: ...
-
-
 @dataclass(frozen=True, eq=False, repr=False)
 class Comparison(Shown):
     """Two or more witnesses of the same step.
 
     Attributes:
-        witnesses: name -> what it says, each with `parts`, `phases`, `peak` and `peak_at`.
+        witnesses: name -> a budget, a dry run's trace, a rehearsal, a measurement: each with `parts`, `phases`, `peak` and `peak_at`.
         rows: (what, [bytes of each witness, None where it does not say]) in the order of parts, phases, peak; beside a
             rehearsal, reserved bytes too.
     """
 
-    witnesses: dict[str, Witness]
+    witnesses: dict[str, Any]
     rows: list[tuple[str, list[int | None]]]
 
     @property

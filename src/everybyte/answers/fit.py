@@ -128,17 +128,13 @@ class Fit(Shown):
     @cached_property
     def nearest_gpu(self) -> Gpu | None:
         """The GPU of the catalog with the least memory that `setup` fits; None where there is none."""
-        known = (
-            g
-            for g in sorted(gpus().values(), key=lambda g: g.memory)
-            if takes(g, self.setup.precision) and not g.unified
-        )
-        return next((g for g in known if self.headroom.usable(g, self.setup) >= self.peak and self._runs(g)), None)
-
-    def _runs(self, gpu):
-        """Whether the allocator has enough on another GPU; yes where it is not simulated."""
-        played = self.reserved and _played(self.witness, gpu, self.configuration, self.headroom)
-        return not (played and played.failed)
+        for gpu in sorted(gpus().values(), key=lambda gpu: gpu.memory):
+            known = takes(gpu, self.setup.precision) and not gpu.unified
+            if known and self.headroom.usable(gpu, self.setup) >= self.peak:
+                played = self.reserved and _played(self.witness, gpu, self.configuration, self.headroom)
+                if not (played and played.failed):
+                    return gpu
+        return None
 
     @cached_property
     def nearest_setup(self) -> Rung | None:
@@ -160,14 +156,8 @@ class Fit(Shown):
         if self.setup.sharding != "none" or not isinstance(self.model, Model):
             return None
         try:
-            return fit(
-                self.model,
-                self.setup.replace(sharding="zero3"),
-                self.gpu,
-                "gpus",
-                self.headroom,
-                configuration=self.configuration,
-            ).value
+            whole, conf = self.setup.replace(sharding="zero3"), self.configuration
+            return fit(self.model, whole, self.gpu, "gpus", self.headroom, configuration=conf).value
         except ValueError:
             return None
 
@@ -253,10 +243,8 @@ class Fit(Shown):
         if self.reserved is not None:
             said = [f"Simulated with {self.configuration or PYTORCH}; not in it: what kernels take for themselves"]
             again = {"": self.reserved.allocator.retries}
-            if more := self.expandable:
-                again[", with expandable segments"] = (
-                    more.reserved.allocator.retries if more.fits and more.reserved else 0
-                )
+            if (more := self.expandable) and more.fits and more.reserved:
+                again[", with expandable segments"] = more.reserved.allocator.retries
             each = "times in the steps simulated the allocator gives back what it keeps to go on, and waits for the GPU"
             return said + [f"{times} {each}{named}" for named, times in again.items() if times and self.fits]
         why = "the witness has no requests"
@@ -286,9 +274,8 @@ class Fit(Shown):
             "why": self.why(),
         }
         if more := self.expandable:
-            said["expandable"] = {
-                "configuration": more.configuration, "value": more.value, "peak": more.peak, "reserved": more._reserves
-            }  # fmt: skip
+            near = {"value": more.value, "peak": more.peak, "reserved": more._reserves}
+            said["expandable"] = {"configuration": more.configuration} | near
         if sizes := getattr(self.witness, "sizes", {}):
             said["sizes"] = sizes
         if not self.fits:
@@ -318,7 +305,6 @@ def fit(
     setup = setup.of(model.own)
     if isinstance(model, Derivation):
         _check_derived(model, setup)
-        witness = _at
     gpu = computes(setup, gpu)
     checks.flag("fit", "whole", whole)
     steps = _Steps(model, setup, gpu, vary, headroom, witness, whole)
@@ -376,13 +362,15 @@ class _Steps:
     def at(self, value):
         """What the step takes."""
         if value not in self._counted:
-            setup, varied = self.setup, {self.vary: value}
-            if self.lettered and not isinstance(self.model, Derivation):
-                self._counted[value] = self.model.at(setup, ROUNDING, **varied)
-            elif self.lettered:
-                self._counted[value] = self.model.at(setup.batch, setup.sequence, ROUNDING, **varied)
+            varied = {self.vary: value}
+            setup, sizes = (self.setup, varied) if self.lettered else (self.setup.replace(**varied), {})
+            if isinstance(self.model, Derivation):
+                found = self.model.at(setup.batch, setup.sequence, ROUNDING, **sizes)
+            elif sizes:
+                found = self.model.at(setup, ROUNDING, **sizes)
             else:
-                self._counted[value] = heaviest(self.model, setup.replace(**varied), ROUNDING, self.witness)
+                found = heaviest(self.model, setup, ROUNDING, self.witness)
+            self._counted[value] = found
         return self._counted[value]
 
     def over(self, number):
@@ -420,11 +408,10 @@ class _Steps:
 
     def played(self, value, configuration):
         """What the allocator makes of a step; None where it is not simulated."""
-        if (value, configuration) not in self._played:
-            self._played[value, configuration] = _played(
-                self.at(value), self.gpu, configuration, self.headroom, self.whole
-            )
-        return self._played[value, configuration]
+        key = value, configuration
+        if key not in self._played:
+            self._played[key] = _played(self.at(value), self.gpu, configuration, self.headroom, self.whole)
+        return self._played[key]
 
     def ends(self, value, configuration):
         """Whether the allocator runs out."""
@@ -462,17 +449,11 @@ class _Steps:
         return min((n for r in self.ranges if (n := r.first(number)) is not None), default=None)
 
     def fewest_that_run(self, value, configuration):
-        """The same of GPUs: (the fewest above those that run out, or None; the next fewer; None)."""
-        bad = self.low if value is None else value // self.each
-        step = 1
-        while (number := bad + step) <= self.high and self.ends(number * self.each, configuration):
-            bad, step = number, 2 * step
-        if number > self.high:
-            return None, None, None
-        while number - bad > 1:
-            middle = (number + bad) // 2
-            number, bad = (number, middle) if self.ends(middle * self.each, configuration) else (middle, bad)
-        return number * self.each, bad * self.each, None
+        """The same of GPUs: (the fewest above those that run out, or None; the next fewer; None). Fewer are more where signs are turned."""
+        low = largest_below(
+            lambda number: self.ends(-number * self.each, configuration), -self.high, -value // self.each
+        )
+        return (None, None, None) if low is None else (-low * self.each, (-low - 1) * self.each, None)
 
 
 #: The most that is tried of a letter whose steps are counted.
@@ -490,11 +471,6 @@ def _check_derived(derivation, setup):
                 f"fit.setup: {name} {asked[name]!r}, but {derivation.name} was derived with {value!r}; allowed: the "
                 "setup that it was derived with, or another derivation"
             )
-
-
-def _at(derivation, setup, rounding):
-    """What a derivation says, as a witness is asked."""
-    return derivation.at(setup.batch, setup.sequence, rounding)
 
 
 def _dimensions(model):

@@ -92,9 +92,8 @@ class Headroom:
         """From the GPU's memory to what is usable."""
         rows = [(f"memory ({gpu.memory_source})", units.text(gpu.memory), gpu.title, gpu.source)]
         rows += [(f"− {t.name}", units.text(t.bytes), t.reason, t.source) for t in self.terms(gpu, setup)]
-        return Table(
-            ("", "bytes", "what it is", "source"), [*rows, ("usable", units.text(self.usable(gpu, setup)), "", "")]
-        )
+        rows.append(("usable", units.text(self.usable(gpu, setup)), "", ""))
+        return Table(("", "bytes", "what it is", "source"), rows)
 
 
 def _defaults(gpu, setup):

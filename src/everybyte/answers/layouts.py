@@ -93,21 +93,16 @@ class Layout:
     @property
     def fits(self) -> bool:
         """Whether every GPU holds its part by its peak, and the allocator of the one with the highest peak does not run out."""
-        ranks = heavy(self.model, self.setup)
-        by_peak = all(
-            _counted(self.model, self.setup, rounding=ROUNDING, rank=rank).peak <= self.usable for rank in ranks
-        )
-        return by_peak and not (self.played and self.played.failed)
+        steps = (_counted(self.model, self.setup, rounding=ROUNDING, rank=r) for r in heavy(self.model, self.setup))
+        return all(step.peak <= self.usable for step in steps) and not (self.played and self.played.failed)
 
     @cached_property
     def _short(self) -> Budget:
         """Of the GPU with the highest peak, a step with as few micro-batches as tell it: in a pipeline that runs one forward and one
         backward in turn, two more than there are stages."""
-        stages = self.setup.mesh.pipeline
-        few = self.setup.replace(accumulation=min(self.setup.accumulation, stages + 2))
-        return _counted(
-            self.model, short_of(self.setup) if stages == 1 else few, rounding=ROUNDING, rank=self.heaviest.rank
-        )
+        setup, stages = self.setup, self.setup.mesh.pipeline
+        few = short_of(setup) if stages == 1 else setup.replace(accumulation=min(setup.accumulation, stages + 2))
+        return _counted(self.model, few, rounding=ROUNDING, rank=self.heaviest.rank)
 
     @property
     def beyond(self) -> int:
@@ -143,11 +138,6 @@ class Layout:
         """The layout as torchtitan's configuration has it: names of its `Parallelism`, `Training` and `ActivationCheckpoint`."""
         setup, mesh = self.setup, self.setup.mesh
         piped, mode = mesh.pipeline > 1, setup.checkpointing.replace("operations", "selective")
-        training: dict[str, object] = {
-            "local_batch_size": setup.batch * (setup.accumulation if piped else 1),
-            "global_batch_size": setup.batch * setup.accumulation * setup.data,
-            "seq_len": setup.sequence,
-        }
         parallelism: dict[str, object] = {
             "data_parallel_replicate_degree": setup.replicas,
             "data_parallel_shard_degree": setup.data // setup.replicas,
@@ -162,10 +152,16 @@ class Layout:
         if piped:
             parallelism["pipeline_parallel_schedule"] = f'"{SCHEDULES[mesh.schedule].pytorch}"'
             parallelism["pipeline_parallel_microbatch_size"] = setup.batch
-        checkpointing: dict[str, object] = {"mode": f'"{mode}"'}
-        tables = {"training": training, "parallelism": parallelism, "activation_checkpoint": checkpointing}
-        texts = ("\n".join(f"{name} = {value}" for name, value in table.items()) for table in tables.values())
-        return "\n\n".join(f"[{name}]\n{text}" for name, text in zip(tables, texts, strict=True))
+        tables: dict[str, dict[str, object]] = {
+            "training": {
+                "local_batch_size": setup.batch * (setup.accumulation if piped else 1),
+                "global_batch_size": setup.batch * setup.accumulation * setup.data, "seq_len": setup.sequence,
+            },
+            "parallelism": parallelism,
+            "activation_checkpoint": {"mode": f'"{mode}"'},
+        }  # fmt: skip
+        lines = ([f"[{name}]", *(f"{key} = {value}" for key, value in said.items())] for name, said in tables.items())
+        return "\n\n".join(map("\n".join, lines))
 
     def deepspeed(self) -> dict:
         """The layout as DeepSpeed's configuration has it; ValueError for a dimension that its file does not name."""
@@ -175,24 +171,18 @@ class Layout:
                 why = f"{name} {size} is set in DeepSpeed's code, not in its file"
                 raise ValueError(f"Layout.deepspeed: {why}; allowed: {name} 1, or Layout.torchtitan")
         said = {
-            "train_micro_batch_size_per_gpu": setup.batch,
-            "gradient_accumulation_steps": setup.accumulation,
-            "zero_optimization": {"stage": SHARDINGS.index(setup.sharding)},
-            "bf16": {"enabled": setup.dtypes.compute == "bf16"},
-        }
+            "train_micro_batch_size_per_gpu": setup.batch, "gradient_accumulation_steps": setup.accumulation,
+            "zero_optimization": {"stage": SHARDINGS.index(setup.sharding)}, "bf16": {"enabled": setup.dtypes.compute == "bf16"},
+        }  # fmt: skip
         return said | ({"tensor_parallel": {"autotp_size": mesh.tensor}} if mesh.tensor > 1 else {})
 
     def as_dict(self) -> dict:
         """As JSON holds it: bytes and seconds."""
-        terms = {name: round(value, 6) for name, value in self.terms.items()}
         return {
-            "setup": self.setup.as_dict(),
-            "peak": self.peak,
-            "reserved": self.reserved,
-            "seconds": round(self.seconds, 6),
+            "setup": self.setup.as_dict(), "peak": self.peak, "reserved": self.reserved, "seconds": round(self.seconds, 6),
             "range": [round(value, 6) for value in self.range],
-            "terms": terms,
-        }
+            "terms": {name: round(value, 6) for name, value in self.terms.items()},
+        }  # fmt: skip
 
     def row(self) -> list:
         """Of the table."""
@@ -264,12 +254,9 @@ class Layouts:
         """Those that fit; of each the range of its step's time."""
         run = f"{self.model.name} on {self.setup.gpus:,} × {self.gpu.name}, {tokens_of(self.setup):,} tokens a step"
         columns = [name for name in COLUMNS if self.model.experts or name != "expert"]
-        simulated = f"; reserved as simulated with {self.configuration or PYTORCH}"
-        return Table(
-            columns,
-            [one.row() for one in self.found],
-            f"{run}, {units.text(self.usable)} usable, NCCL's communicators among it{simulated}",
-        )
+        run += f", {units.text(self.usable)} usable, NCCL's communicators among it"
+        run += f"; reserved as simulated with {self.configuration or PYTORCH}"
+        return Table(columns, [one.row() for one in self.found], run)
 
     def report(self) -> str:
         """The table, and under it what binds and what was left out."""
@@ -357,9 +344,8 @@ def layouts(
         sorts["hopeless" if hopeless else "found" if layout.fits else "small"].append(layout)
         if len(sorts["found"]) == most:
             break
-    return Layouts(
-        model, setup, gpu, headroom.usable(gpu), tried=len(waiting), refused=refused, configuration=chosen, **sorts
-    )
+    usable, tried = headroom.usable(gpu), len(waiting)
+    return Layouts(model, setup, gpu, usable, tried=tried, refused=refused, configuration=chosen, **sorts)
 
 
 def _refused(model, setup):
@@ -457,10 +443,8 @@ def _shares(model, one, mesh, stage):
     twice = _work(model, one.replace(batch=2 * one.batch)) if mesh.context > 1 else (Load(), Load())
     for load, more in zip(_work(model, one), twice, strict=True):
         standing = max(0, 2 * load.moved - more.moved) if mesh.context > 1 else 0
-        moved = (load.moved - standing) / mesh.context + standing
-        yield replace(
-            load * (stage / mesh.context / mesh.tensor), moved=moved * stage / mesh.tensor, started=load.started * stage
-        )
+        moved = ((load.moved - standing) / mesh.context + standing) * stage / mesh.tensor
+        yield replace(load * (stage / mesh.context / mesh.tensor), moved=moved, started=load.started * stage)
 
 
 def _held(model, setup):

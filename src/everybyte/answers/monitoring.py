@@ -8,7 +8,7 @@ import os
 import threading
 import time
 import warnings
-from collections.abc import Callable
+from contextlib import ExitStack
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -101,7 +101,7 @@ class Monitor:
         checks.flag("Monitor", "automatic", automatic)
         self.optimizer, self.warn_at, self.picture, self.automatic = optimizer, warn_at, picture, automatic
         self._device, self._limit, self._run = device, limit, (model, setup, gpu)
-        self._undo: list[Callable[[], object]] = []
+        self._undo = ExitStack()
         self._clear()
 
     def _clear(self):
@@ -118,7 +118,7 @@ class Monitor:
     # -- the loop
 
     def __enter__(self) -> "Monitor":
-        self._close()
+        self._undo.close()
         self._clear()
         self.meter = _meter(self._device)
         self.counts, self.limit = self.meter.counts, self._limit or self.meter.limit()
@@ -129,7 +129,7 @@ class Monitor:
         return self
 
     def __exit__(self, *exception) -> None:
-        self._close()
+        self._undo.close()
         if self._passing:
             self._catch_up()
         elif self._current:  # a step that did not come to its end
@@ -177,11 +177,7 @@ class Monitor:
             for hook in hooks:
                 hook.remove()
 
-        self._undo.append(undo)
-
-    def _close(self):
-        while self._undo:
-            self._undo.pop()()
+        self._undo.callback(undo)
 
     def mark(self, phase: str) -> None:
         """Say that what ran since the last mark, or the last step's end, was of this phase."""
