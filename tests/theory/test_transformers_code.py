@@ -211,3 +211,28 @@ def test_a_decoder_is_found_without_counting_through_its_ranges():
 
     model = eb.model("llama-3.2-1b")
     assert decoder(Lettered()) == decoder(model) == "llama" and len(asked) < 1_000
+
+
+@pytest.mark.parametrize("kind", TRAINED)
+def test_what_is_traced_of_one_model_holds_for_every_other_of_its_structure(kind):
+    """A size that is a number on the tape, and no letter, is the first model's for all that follow."""
+    model = small(kind, 7).replace(code="transformers", layers=8, window=16 * bool(small(kind, 7).window))
+    attention = "eager" if model.softcap or model.sinks else "flash"
+    setup = eb.Setup(batch=2, sequence=24, precision="bf16", attention=attention)
+    doubled = ("width", "head_width", "embedding_width", "ffn_width", "vocabulary", "experts", "expert_width")
+    doubled += ("query_rank", "latent_rank", "value_width", "rope_width")
+    sizes = {field: 2 * getattr(model, field) for field in doubled if getattr(model, field)}
+    for one in (model, model.replace(**sizes)):
+        to_the_byte(one, setup)
+
+
+@pytest.mark.parametrize("optimizer", ["adamwfp8", "torchao-adamw8bit", "adamw4bit"])
+@pytest.mark.parametrize("kind", ["gpt_oss", "llama4_text", "mixtral"])
+def test_compiled_optimizers_see_the_experts_matrices_as_they_are_stored(kind, optimizer):
+    """Llama 4's and gpt-oss's have a row for each input: whether rows make up a block of 256 decides what the compiled step makes."""
+    pytest.importorskip("torchao")
+    model = small(kind, 5).replace(
+        code="transformers", width=96, embedding_width=96, experts=16, expert_width=16, layers=2, full_every=0
+    )
+    setup = eb.Setup(batch=1, sequence=16, optimizer=optimizer, attention="eager" if model.eager_alone else "flash")
+    to_the_byte(model, setup)

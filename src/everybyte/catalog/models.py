@@ -294,6 +294,11 @@ class Model:
         return self.experts > 0
 
     @property
+    def turned_experts(self) -> bool:
+        """Whether each expert's matrices have a row for each input, as Llama 4's and gpt-oss's have in transformers' code."""
+        return self.sinks or self.chunked
+
+    @property
     def has_shared(self) -> bool:
         """Whether there are experts that every token visits. They are one MLP, as wide as all of them."""
         return self.shared_experts > 0

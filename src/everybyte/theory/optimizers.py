@@ -159,7 +159,10 @@ class Optimizer:
         name = self.setup.optimizer
         parts = self.step_.shards if self.setup.fsdp else 1
         for weight, numbers in self._in_order(self._paired):
-            shape = (up(weight.shape[0], parts), *weight.shape[1:])
+            inner = weight.shape[1:]
+            if self.step_.model.turned_experts and len(inner) == 2:
+                inner = inner[::-1]
+            shape = (up(weight.shape[0], parts), *inner)
             sizes = low_bits.temporaries(name, shape, numbers)
             self._all("compiled step's buffers", [(*size, 1) for size in sizes])
 
