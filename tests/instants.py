@@ -46,7 +46,7 @@ def instants(names=None) -> tuple[Instant, ...]:
         if names is not None and (moment, name) not in names:
             continue
         parts = {part: f.expr for part, f in rest.items()}
-        for part in ("casts", "gradients", "activations", "loss"):
+        for part in ("casts", "gradients", "activations", "transient", "loss"):
             level = {key: course[place].get(part, 0) for key, course in levels.items()}
             if (said := tuple(level.values())) not in known:
                 known[said] = expression(_over_structures(lambda **on: level[_key(on)]))  # noqa: B023
