@@ -36,7 +36,7 @@ def test_what_is_no_report_is_said_and_the_others_are_read(tmp_path, text, why):
     (tmp_path / "odd\x1b[2J.json").write_bytes(text.encode(errors="surrogateescape"))
     (tmp_path / "folder.json").mkdir()
     (found,), faults = reports.read(tmp_path)
-    assert found == SAID | {"oom": None, "snapshot": None} and len(faults) == 2
+    assert found == SAID | {"oom": None, "caught": None, "snapshot": None} and len(faults) == 2
     fault = next(fault for fault in faults if "odd" in fault)
     assert why in fault and len(fault) < 250 and fault.isprintable()
 

@@ -30,7 +30,7 @@ def script(**changes):
     }  # fmt: skip
     process = {
         "pid": 1, "rank": 0, "argv": ["train.py"], "torch": "2.13.0", "cuda": "13.0", "steps": 5, "reads": 3, "bytes_read": 12, "streams": 0, "began": 0, "stopped": None, "backwards": 5, "host": dict.fromkeys(("resident", "imported", "pinned", "shared", "workers"), 5), "sized_at": [], "groups": [], "read_at": [{"line": "train.py:9", "inner": None, "reads": 3}],
-        "oom": None, "snapshot": None, "notes": ["a note"], "ended": True, "final": True, "devices": [device],
+        "oom": None, "caught": None, "snapshot": None, "notes": ["a note"], "ended": True, "final": True, "devices": [device],
     }  # fmt: skip
     said = {
         "command": ["python", "train.py"],

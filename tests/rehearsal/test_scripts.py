@@ -11,6 +11,7 @@ import time
 import psutil
 import pytest
 
+from everybyte.answers.scripts import largest
 from everybyte.command import main
 from everybyte.rehearsal import rehearse_script
 
@@ -87,6 +88,35 @@ def test_out_of_memory_is_told_with_its_line(here, script, capfd):
     (process,) = said["processes"]
     assert process["oom"]["requested"] == 4 * 300000 * 1024 and process["oom"]["line"].endswith("train.py:8")
     assert "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 1.14 GiB" in err
+
+
+def test_out_of_memory_before_anything_was_reserved_is_out_of_memory(here, script):
+    code = "import sys, torch\nx = torch.empty(int(sys.argv[1]) * 2**30, dtype=torch.uint8, device='cuda')\n"
+    found = rehearse_script(["python", script(code), "3"], "h200", memory=2 * 2**30, hidden=True)
+    assert found.oom and found.status == 1 and found.death["requested"] == 3 * 2**30 and found.most("reserved") == 0
+
+
+#: Halves its batch until it fits.
+HALVES = """
+import sys, torch
+rows = int(sys.argv[1])
+model = torch.nn.Linear(1024, 1024, device="cuda")
+while True:
+    try:
+        model(torch.ones(rows, 1024, device="cuda")).sum().backward()
+        break
+    except torch.OutOfMemoryError:
+        rows //= 2
+"""
+
+
+def test_an_error_that_the_script_caught_is_no_death_and_no_fit(here, script):
+    path = script(HALVES)
+    found = rehearse_script(["python", path, "300000"], "h200", memory=2 * 2**30, hidden=True)
+    assert not found.oom and found.status == 0 and found.death is None
+    assert "The script caught an error: out of memory" in str(found) and "it went on with less" in str(found)
+    sought = largest(["python", path, "{rows}"], "rows", range(100_000, 600_000, 100_000), "h200", memory=2 * 2**30)
+    assert sought.value == 100_000 and "caught" in sought.next.how
 
 
 def test_ranks_by_torchrun_and_one_of_many_alone(here, script, capfd):

@@ -231,8 +231,6 @@ def test_what_is_traced_of_one_model_holds_for_every_other_of_its_structure(kind
 def test_compiled_optimizers_see_the_experts_matrices_as_they_are_stored(kind, optimizer):
     """Llama 4's and gpt-oss's have a row for each input: whether rows make up a block of 256 decides what the compiled step makes."""
     pytest.importorskip("torchao")
-    model = small(kind, 5).replace(
-        code="transformers", width=96, embedding_width=96, experts=16, expert_width=16
-    )
+    model = small(kind, 5).replace(code="transformers", width=96, embedding_width=96, experts=16, expert_width=16)
     setup = eb.Setup(batch=1, sequence=16, optimizer=optimizer, attention="eager" if model.eager_alone else "flash")
     to_the_byte(model, setup)

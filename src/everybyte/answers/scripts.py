@@ -88,8 +88,10 @@ class Run:
 
     @property
     def fits(self) -> bool | None:
-        """Whether it ran in that room; None where it had more, reserved more, and may do with less as free blocks are given back."""
-        if self.found.oom:
+        """Whether it ran in that room, as it was asked to: a script that catches the error and goes on with less has not; None where it had
+        more, reserved more, and may do with less as free blocks are given back.
+        """
+        if self.found.oom or self.found.caught:
             return False
         if self.reserved <= self.room:
             return True
@@ -105,6 +107,8 @@ class Run:
         """How it went, in words."""
         if self.found.death:
             return f"dies: {self.found.died}"
+        if self.found.caught:
+            return self.found.caught
         if self.wide and not self.fits:
             return "seen on 1 TiB: too much" if self.fits is False else "seen on 1 TiB"
         retries = self.found.most("retries")

@@ -53,7 +53,7 @@ def _checked(said):
     for group in said["groups"]:
         if min(group["ranks"], group["apart"]) < 1:
             raise ValueError(f"groups: {group!r:.80}; allowed: 1 or more ranks, 1 or more apart")
-    return {"oom": None, "snapshot": None, "stopped": None, "lost": None} | said
+    return {"oom": None, "caught": None, "snapshot": None, "stopped": None, "lost": None} | said
 
 
 def _check_fields(where, said, fields):

@@ -94,6 +94,11 @@ class Rehearsal(Shown):
         return f"Rehearsal({self.model.name} as on {self.gpu.name}: {self.requested:,} B requested, {self.reserved:,} B reserved{out})"
 
 
+def _death(oom):
+    """An out-of-memory error in words."""
+    return f"out of memory{_at(oom['at'])}: asked for {units.text(oom['requested'])}; {_place(oom)}"
+
+
 def _at(place):
     return f", {place}" if place and place.startswith("before") else f", in {place}" if place else ""
 
@@ -143,6 +148,12 @@ class ScriptRehearsal(Shown):
     def oom(self) -> bool:
         """Whether a process ran out of memory."""
         return any(process["oom"] for process in self.processes)
+
+    @property
+    def caught(self) -> str:
+        """The last out-of-memory error after which a process computed gradients or stepped, in words; "" where there was none."""
+        errors = [process["caught"] for process in self.processes if process["caught"]]
+        return f"the script caught an error: {_death(errors[-1])}; it went on with less" if errors else ""
 
     @property
     def streams_differ(self) -> bool:
@@ -195,10 +206,8 @@ class ScriptRehearsal(Shown):
 
     @property
     def died(self) -> str:
-        """The out-of-memory error in words; "" where there was none."""
-        if not (oom := self.death):
-            return ""
-        return f"out of memory{_at(oom['at'])}: asked for {units.text(oom['requested'])}; {_place(oom)}"
+        """The out-of-memory error in words, one that the script caught too; "" where there was none."""
+        return _death(self.death) if self.death else self.caught
 
     @property
     def said_peak(self) -> str:
@@ -318,7 +327,8 @@ class ScriptRehearsal(Shown):
     def __str__(self):
         files = [process["snapshot"] for process in self.processes if process["snapshot"]]
         beside = outside.said(self.gpu, self._worst[0]["groups"])
-        lines = [repr(self.table()), beside, host.said(self.processes, self.node), "A rehearsal cannot know:"]
+        caught = [self.caught[:1].upper() + self.caught[1:]] * bool(self.caught)
+        lines = [repr(self.table()), *caught, beside, host.said(self.processes, self.node), "A rehearsal cannot know:"]
         lines += [f"- {text}" for text in self.unknown]
         return "\n".join([*lines, *(f"Snapshot for PyTorch's viewer: {file}" for file in files)])
 

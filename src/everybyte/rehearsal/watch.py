@@ -116,7 +116,7 @@ class _Watched:
     def __init__(self, torch, told):
         self.torch, self.told, self.steps, self.notes = torch, told, 0, []
         self.pid, self.began, self.writing = os.getpid(), time.time_ns(), threading.Lock()
-        self.marks, self.phases, self.standing, self.instant, self.oom = {}, {}, {}, {}, None
+        self.marks, self.phases, self.standing, self.instant, self.oom, self.caught = {}, {}, {}, {}, None, None
         self.highest, self.backward_line, self.snapshot, self.pools = {}, None, None, 0
         self.stages, self.stopped, self.lost, self.ended = {}, None, None, False
         self.backward_runs, self.interrupted, self.leave = False, (0, None), os._exit
@@ -240,6 +240,12 @@ class _Watched:
                 self.backward_runs = False
             with self._following():
                 self._mark("backward_done")
+                self._goes_on()
+
+    def _goes_on(self):
+        """After an out-of-memory error the script has done more: it caught it."""
+        if self.oom:
+            self.caught, self.oom = self.oom, None
 
     def _backward_begins(self, roots):
         """Mark it, and look at what is saved for it; return the graph's nodes."""
@@ -332,6 +338,7 @@ class _Watched:
         with self._following():
             self._mark("after_step")
             self.steps += 1
+            self._goes_on()
             self.lines.stepped()
             self._look()
             self._report()
@@ -468,7 +475,8 @@ class _Watched:
 
     def _said(self, final):
         torch = self.torch
-        used = {d: h for d, h in self.highest.items() if h["reserved"]}
+        failed = (self.oom or self.caught or {}).get("device")
+        used = {d: h for d, h in self.highest.items() if h["reserved"] or d == failed}
         for name, group in ranks.talked(torch).items():
             known = self.groups.setdefault(name, group)
             known["does"] = sorted({*known["does"], *group["does"]})
@@ -477,7 +485,7 @@ class _Watched:
         return {
             "pid": os.getpid(), "rank": self._rank(), "argv": [str(word) for word in sys.argv], "torch": torch.__version__,
             "cuda": torch.version.cuda, "steps": self.steps, "backwards": self.backwards, "reads": count, "bytes_read": size, "streams": reads.stream_differences(), "read_at": self.lines.told(), "sized_at": self.lines.sized_at(),
-            "oom": self.oom, "stopped": self.stopped, "lost": self.lost, "snapshot": self.snapshot,
+            "oom": self.oom, "caught": self.caught, "stopped": self.stopped, "lost": self.lost, "snapshot": self.snapshot,
             "notes": self.notes + compiled.notes(peaks, self.pools), "groups": list(self.groups.values()), "host": self.host.look(),
             "ended": self.ended, "final": final,
             "devices": [
