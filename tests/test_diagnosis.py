@@ -192,3 +192,18 @@ def test_on_the_command_line(tmp_path, capsys):
     assert main(["doctor", str(tmp_path / "none")]) == 2 and "No such file" in capsys.readouterr().err
     assert main(["doctor", str(path), "--batch", "32"]) == 2
     assert "doctor: --batch without a model; allowed: a name from `everybyte models`" in capsys.readouterr().err
+
+
+def test_a_log_of_several_gpus_says_whose_message_was_read():
+    """Each rank's error may have another cause: the last one's is answered, and the others are named."""
+    one, two = (
+        f"[rank{n}]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate {asked}. GPU {n} has a total capacity of 79.11 GiB of "
+        f"which 400.00 MiB is free. Of the allocated memory {held} is allocated by PyTorch, and {kept} is reserved by PyTorch but unallocated.\n"
+        for n, asked, held, kept in (
+            (0, "2.00 GiB", "70.12 GiB", "6.33 GiB"),
+            (1, "512.00 MiB", "77.12 GiB", "33.00 MiB"),
+        )
+    )
+    found = eb.doctor(one + two)
+    assert found.message.gpu == 1 and "GPU 1's: GPU 0 ran out too" in str(found)
+    assert "ran out too" not in str(eb.doctor(two + two)) + str(eb.doctor(one))

@@ -119,6 +119,8 @@ def test_a_configs_positions_bound_the_sequence():
         ValueError, match=r"^Setup\.sequence: 32 is more than the 16 positions of this LlamaConfig; allowed: 1 to 16"
     ):
         eb.dry_run(config, SETUP)
+    unbounded = eb.model("llama-3.2-1b").replace(layers=1, vocabulary=101, positions=0)  # 0: no bound
+    assert eb.dry_run(unbounded, SETUP).peak == eb.budget(unbounded, SETUP).peak
 
 
 def test_a_configs_own_dropout_is_the_setups_too_or_refused():

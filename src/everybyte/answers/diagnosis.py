@@ -8,6 +8,7 @@ from ..ask.setup import Setup
 from ..catalog import Gpu, Model, gpus
 from ..common import checks
 from ..evidence import Memory, Message, Snapshot, message
+from ..evidence.messages import devices
 from .advice import CAUSES, SAID, Diagnosis, Suspect, advised, general, ranked, switches
 from .headroom import Headroom, find_gpu
 from .recorded import recorded
@@ -56,7 +57,7 @@ def doctor(
     causes, findings = _causes(numbers)
     hints, more = _hints(text)
     advice = more + _advice(causes[0].cause, numbers, model, setup, card, configuration)
-    findings[1:1] = [*_phase(evidence), *hints]
+    findings[1:1] = [*_phase(evidence), *_beside(evidence, text), *hints]
     account, caveats = _account(numbers), _caveats(evidence, model, card)
     return Diagnosis(
         message=evidence, findings=findings, causes=causes, account=account, advice=ranked(advice), caveats=caveats
@@ -221,6 +222,16 @@ def _kind_of(said):
 
 def _outside(n):
     return Headroom() if n.outside is None else Headroom(context=max(0, n.outside), other=n.away)
+
+
+def _beside(said, text):
+    """Whose messages stand in a text beside the one that was read, in words."""
+    others = [str(n) for n in devices(text) if n != said.gpu]
+    if not others:
+        return []
+    return [
+        f"this is the last message in the text, GPU {said.gpu}'s: GPU {', '.join(others)} ran out too, maybe of another cause: give its lines alone"
+    ]
 
 
 def _caveats(said, model, card):

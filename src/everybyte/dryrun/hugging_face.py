@@ -309,7 +309,7 @@ def made(config, setup: Setup, made_here: bool = False) -> Callable[[], nn.Modul
     if attention == "sdpa" and not getattr(module, "_supports_sdpa", True):
         raise ValueError(f"Setup.attention: {setup.attention!r} is not what {module.__name__} has; allowed: 'eager'")
     positions = getattr(config, "max_position_embeddings", None)
-    if isinstance(positions, int) and setup.sequence > positions:
+    if isinstance(positions, int) and 0 < positions < setup.sequence:  # 0: no bound
         raise ValueError(
             f"Setup.sequence: {setup.sequence} is more than the {positions} positions of this {kind}; "
             f"allowed: 1 to {positions}"

@@ -103,6 +103,12 @@ def message(text: str) -> Message:
     )
 
 
+def devices(text: str) -> list[int]:
+    """The numbers of the GPUs whose messages of PyTorch's stand in a text, in order: `message` reads the last message."""
+    ends = (" ".join(text[found.start() : found.start() + _BEFORE].split()) for found in _BEGINS.finditer(text))
+    return sorted({int(n) for end in ends for n in re.findall(r"^Tried to allocate.{1,60}?GPU ([0-9]{1,4})\b", end)})
+
+
 def _found(text):
     """(the message of a text, where its traceback ends); (None, 0) where no pattern finds one."""
     at = max((found.start() for found in _BEGINS.finditer(text)), default=None)
