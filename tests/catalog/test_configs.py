@@ -158,6 +158,23 @@ def test_a_file_is_read_in_python_and_in_a_shell(tmp_path, capsys):
     assert here["setup"]["batch"] == there["setup"]["batch"] == 2 and here["peak"] == there["peak"]
 
 
+@pytest.mark.parametrize(("dtype", "precision"), [("bfloat16", "bf16"), ("float32", "fp32"), (None, "fp32")])
+@pytest.mark.parametrize("field", ["dtype", "torch_dtype"])
+def test_a_shell_takes_the_data_type_of_a_file_where_no_precision_is_said(tmp_path, capsys, field, dtype, precision):
+    from everybyte.command import main
+
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(LLAMA | SMALL | {field: dtype}), encoding="utf-8")
+    for more, expected in (([], precision), (["--precision", "bf16-mixed"], "bf16-mixed")):
+        assert main(["budget", str(path), "--sequence", "16", "--json", *more]) == 0
+        said = json.loads(capsys.readouterr().out)
+        assert said["setup"]["precision"] == expected
+        assert said["peak"] == eb.budget(eb.from_config(path), eb.Setup(sequence=16, precision=expected)).peak
+    path.write_text(json.dumps(LLAMA | SMALL | {field: "float16"}), encoding="utf-8")
+    assert main(["budget", str(path), "--sequence", "16"]) == 2
+    assert "config.dtype: 'float16', which no precision is; allowed: float32, bfloat16, or" in capsys.readouterr().err
+
+
 LLAMA = {"model_type": "llama"}
 
 

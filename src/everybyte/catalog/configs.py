@@ -15,6 +15,8 @@ _EVERY = _ROWS.pop("every")
 _RECIPES = files.toml(__package__, "recipes.toml")
 #: transformers' `model_type`s that are read.
 KINDS = tuple(_ROWS)
+#: Data type of a configuration's weights -> the precision of a setup that has them so.
+LOADED = {"float32": "fp32", "bfloat16": "bf16"}
 #: Kinds of rotary positions, which are computed beforehand whatever the sequence.
 ROPES = ("default", "llama3", "linear", "yarn")
 #: The file's most bytes.
@@ -75,6 +77,18 @@ def from_config(said: Any, name: str = "") -> Model:
     return Model(
         **flags | sizes | {"name": name or _name(said, config, kind), "source": "a configuration of Hugging Face's"}
     )
+
+
+def precision(said: Any) -> str:
+    """The precision of a setup in which a configuration's weights are loaded: what it says, else fp32. ValueError for another data type."""
+    content = _content(said)
+    dtype = str(content.get("dtype") or content.get("torch_dtype") or "float32").removeprefix("torch.")
+    if dtype not in LOADED:
+        raise ValueError(
+            f"config.dtype: {checks.shown(dtype)}, which no precision is; allowed: {', '.join(LOADED)}, or a precision that is said: "
+            "--precision bf16 takes the bytes of fp16"
+        )
+    return LOADED[dtype]
 
 
 @cache

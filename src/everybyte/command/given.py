@@ -11,6 +11,7 @@ from typing import Any
 from .. import Gpu, Model, from_config, model, units
 from ..answers.headroom import Headroom
 from ..ask.setup import Setup
+from ..catalog.configs import precision
 from ..catalog.models import CODE_NAMES
 from ..common import checks, files, interrupts
 
@@ -26,8 +27,11 @@ def torch(command: str) -> Iterator[None]:
 
 
 def setup(options: Namespace) -> Setup:
-    """The setup."""
-    return Setup(**{f.name: getattr(options, f.name) for f in fields(Setup)})
+    """The setup. What it does not say of precision is as the configuration says that stands in a model's place."""
+    said = {f.name: getattr(options, f.name) for f in fields(Setup)}
+    if said["precision"] is None and (getattr(options, "model", None) or "").endswith(".json"):
+        said["precision"] = precision(options.model)
+    return Setup(**said)
 
 
 def named(said: str) -> Model:
