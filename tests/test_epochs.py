@@ -81,6 +81,11 @@ def test_a_file_of_lengths(tmp_path, text):
         ({3: 2}, {"order": "given"}, "'given' of a histogram"),
         ([3], {"tokens": 9}, "epoch.tokens: 9 with collate='pad'"),
         ([3], {"collate": "tokens"}, "epoch.tokens: None"),
+        (
+            [3, 9, 4],
+            {"collate": "tokens", "tokens": 8},
+            "epoch.tokens: 8, and one row has 9; allowed: as many, or more",
+        ),
         ([50], {"pad_to": (8, 16)}, "16 at most, and a row has 50"),
         ([3], {"accumulation": 4}, "1 batches, and a step has 4"),
         ([3], {"collate": "padd"}, "did you mean 'pad'"),
@@ -240,3 +245,11 @@ def test_an_h200_reserved_what_is_played(name):
     seen = ran.scripts()[f"epoch {name}"]["printed"]["FOUND"]
     apart = [abs(step[2] - most) for step, most in zip(seen, accumulate(played.reserved, max), strict=True)]
     assert sum(not difference for difference in apart) >= equal and max(apart) <= most
+
+
+def test_a_written_batch_with_batches_by_tokens_is_refused(tmp_path, capsys):
+    (tmp_path / "lengths").write_text("100\n64\n9\n", encoding="utf-8")
+    asked = ["epoch", "gpt2", "--lengths", str(tmp_path / "lengths"), "--collate", "tokens", "--tokens", "200"]
+    assert main([*asked, "--batch", "2"]) == 2
+    assert "--batch: 2 with --collate tokens, which fills batches by --tokens" in capsys.readouterr().err
+    assert main(asked) == 0

@@ -217,6 +217,10 @@ class Collator(NamedTuple):
         elif self.collate == "tokens":
             group: list[int] = []
             for one in tokens:
+                if (alone := self._padded(one)) > (self.tokens or 0):
+                    raise ValueError(
+                        f"epoch.tokens: {self.tokens:,}, and one row has {alone:,}; allowed: as many, or more"
+                    )
                 if group and (len(group) + 1) * self._padded(max(*group, one)) > (self.tokens or 0):
                     yield group
                     group = []

@@ -155,6 +155,10 @@ def epoch(options):
     if sizes := given.sizes(options):
         with given.torch("epoch"):
             subject, batch = eb.derive(subject, setup, batch).fixed(**sizes), None
+    if options.collate == "tokens" and "batch" in options.given:
+        raise ValueError(
+            f"--batch: {options.batch} with --collate tokens, which fills batches by --tokens; allowed: without"
+        )
     pad_to = options.pad_to[0] if len(options.pad_to) == 1 else options.pad_to
     found = eb.epoch(
         subject, setup, options.lengths, options.collate, options.order, options.gpu, tokens=options.tokens, pad_to=pad_to,
