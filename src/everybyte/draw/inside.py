@@ -65,23 +65,23 @@ def _strip(m):
     return strip
 
 
-def saves(rows: Sequence[tuple[str, Sequence[tuple[str, float]]]], title: str = "", unit: str = "B") -> Figure:
+def saves(rows: Sequence[tuple], title: str = "", unit: str = "B") -> Figure:
     """The operations of a block from top to bottom, and beside each, to scale, the tensors that it saves for backward.
 
     Args:
-        rows: (operation, [(tensor, bytes)]). An operation without tensors saves nothing, and one called `add` adds what came
+        rows: (operation, [(tensor, bytes)]), and why where it saves nothing. An operation without tensors saves nothing, and one called `add` adds what came
             before the branch. unit: of the bytes, as `draw.amount` has it.
 
     Raises:
         ValueError: for no rows, or where nothing is saved.
     """
-    totals = [sum(size for _, size in tensors) for _, tensors in rows]
+    totals = [sum(size for _, size in tensors) for _, tensors, *_ in rows]
     if not any(totals):
         raise ValueError(f"saves.rows: {len(rows)} rows that save nothing; allowed: one that saves, and more")
     fig, ax = canvas(title, height=1.2 + 0.47 * len(rows))
     scale, look, entered = 7.0 / max(totals), part("activations"), 0.62
     arrow = {"arrowstyle": "-|>", "color": INK}
-    for i, ((operation, tensors), total) in enumerate(zip(rows, totals, strict=True)):
+    for i, ((operation, tensors, *why), total) in enumerate(zip(rows, totals, strict=True)):
         y = -i
         if i:
             ax.annotate("", (0, y + 0.31), (0, y + 0.69), arrowprops=arrow | {"linewidth": 1})
@@ -98,14 +98,14 @@ def saves(rows: Sequence[tuple[str, Sequence[tuple[str, float]]]], title: str = 
                 words(ax, left + wide / 2, y, name, 9, color=ink_on(look.color))
             left += wide
         small = ", ".join(name for name, size in tensors if size * scale <= _LETTER * len(name))
-        end = "nothing" if not total else amount(total, unit) + (f"  ({small})" if small else "")
+        end = (*why, "nothing")[0] if not total else amount(total, unit) + (f"  ({small})" if small else "")
         words(ax, left + 0.12, y, end, 9.5, ha="left", color=INK if total else MUTED)
     whole = f"in all {amount(sum(totals), unit)}"
     words(ax, 1.9, -len(rows) + 0.1, whole, 11, ha="left", fontweight="bold")
     ax.plot([0, 0], [0.62, 0.31], color=INK, linewidth=1)
     said = "; ".join(
         f"{operation}: " + (", ".join(f"{n} {amount(s, unit)}" for n, s in tensors) or "nothing")
-        for operation, tensors in rows
+        for operation, tensors, *_ in rows
     )
     alt = f"What each operation of a block saves for backward, {title}: {said}; {whole}."
     return _drawn(fig, ax, (-2.0, 12.6), (-len(rows) - 0.4, 0.9), alt)

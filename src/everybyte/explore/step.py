@@ -290,8 +290,9 @@ class Block(Kind):
         return f"{one} {values['layers']} blocks keep {every}."
 
     def figure(self, title, subject, values, variants):
-        rows = [("add" if name == "+" else name, there) for name, there, _ in self.compute(values)]
-        unit = units.largest(max(sum(size for _, size in there) for _, there in rows))
+        found = zip(self.compute(values), self.rows, strict=True)
+        rows = [("add" if name == "+" else name, there, note) for (name, there, _), (*_, note) in found]
+        unit = units.largest(max(sum(size for _, size in there) for _, there, _ in rows))
         fig = draw.saves(rows, f"{title} ({subject}, {_sizes(values)})", unit)
         fig.alt = f"{title}, a bar for each operation. {self.describe(subject, values)}"
         return fig
