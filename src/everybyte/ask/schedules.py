@@ -209,7 +209,7 @@ class _Counting:
         self.owed: list[tuple[int, int]] = []
 
     def run(self, times: int, *words: str) -> None:
-        """Each of the words in turn, so many times: `F up` is the next forward of that stage; `W` alone, of the weights' gradients of either
+        """Each of the words in turn, this often: `F up` is the next forward of that stage; `W` alone, of the weights' gradients of either
         stage those that have waited longest, if any do."""
         for word in words * times:
             kind, _, way = word.partition(" ")
