@@ -94,9 +94,9 @@ def play_epoch(order: str, configuration: str) -> list[segments.Moment]:
     elif order == "shortest":
         steps = found.with_(order="ascending").steps
     allocator, here, told = Allocator(configuration), {}, []
-    serve(allocator, here, found.source.beginning(steps[0]))
+    serve(allocator, here, found.source.shaped(steps[0][0]).beginning)
     for number, step in enumerate(steps):
-        asked = found.source.at(step, number == 0)
+        asked = found.source.asked(step, number == 0)
         place = most_of(asked) if number % EVERY == 0 or number == len(steps) - 1 else 0
         serve(allocator, here, asked[:place])
         if place:

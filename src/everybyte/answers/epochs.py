@@ -223,10 +223,17 @@ class _Source:
         def asked():
             for number, step in enumerate(terminal.bar(iterable=steps, desc="steps")):
                 name, first = tuple((b.batch, b.sequence) for b in step), number == 0
-                yield (first, name), lambda name=name, first=first: composed([self._known[s] for s in name], first)
+                yield (first, name), lambda step=step, first=first: self.asked(step, first)
 
-        beginning = self._known[steps[0][0].batch, steps[0][0].sequence].beginning
-        return play_epoch(beginning, asked(), configuration, memory, gpu.memory, clear)
+        return play_epoch(self.shaped(steps[0][0]).beginning, asked(), configuration, memory, gpu.memory, clear)
+
+    def shaped(self, batch: Batch) -> Shaped:
+        """The requests of a batch of its shape, once it was prepared."""
+        return self._known[batch.batch, batch.sequence]
+
+    def asked(self, step: Sequence[Batch], first: bool) -> list:
+        """The requests of a step; first: whether states are made in it."""
+        return composed(list(map(self.shaped, step)), first)
 
     def _prepare(self, steps):
         shapes = sorted({(b.batch, b.sequence) for step in steps for b in step} - set(self._known))

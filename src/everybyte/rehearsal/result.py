@@ -152,7 +152,7 @@ class ScriptRehearsal(Shown):
     @property
     def caught(self) -> str:
         """The last out-of-memory error after which a process computed gradients or stepped, in words; "" where there was none."""
-        errors = [process["caught"] for process in self.processes if process["caught"]]
+        errors = [process["caught"] for process in self.processes if process.get("caught")]
         return f"the script caught an error: {_death(errors[-1])}; it went on with less" if errors else ""
 
     @property
