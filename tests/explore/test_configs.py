@@ -243,3 +243,26 @@ def test_what_fits_is_by_the_peak(asked):
 def test_no_text_ends_the_pages_script():
     page = configs.page()
     assert page.count("</script>") == 1 and "<script src" not in page
+
+
+@pytest.mark.parametrize(
+    ("config", "words"),
+    [
+        ({"model_type": "gemma2", "final_logit_softcapping": None}, "config.final_logit_softcapping: null of gemma2; allowed: a number"),
+        ({"model_type": "qwen3_moe"}, "config.norm_topk_prob: not said by a qwen3_moe; allowed: true, said"),
+        ({"model_type": "mistral", "sliding_window": 0}, "config.sliding_window: 0 of mistral; allowed: from 1 on"),
+        ({"model_type": "mistral", "sliding_window_pattern": 2}, "config.sliding_window_pattern: 2 of mistral, which its code does not read"),
+        ({"model_type": "gemma3_text", "_sliding_window_pattern": 2}, "config._sliding_window_pattern: 2 of gemma3_text"),
+    ],
+)  # fmt: skip
+def test_what_transformers_takes_otherwise_is_refused_in_the_page_too(asked, config, words):
+    (found,) = asked(models=[config])["models"]
+    assert found["refused"].startswith(words)
+    with pytest.raises(ValueError, match=words.partition(":")[0].replace(".", r"\.")):
+        eb.from_config(config)
+
+
+def test_heads_wider_than_the_model_are_a_size_in_the_page_too(asked):
+    wide = [{"model_type": kind, "head_dim": 96, "pad_token_id": 0} for kind in ("mixtral", "phi3")]
+    for config, found in zip(wide, asked(models=wide)["models"], strict=True):
+        assert found["parameters"] == eb.from_config(config).parameters
