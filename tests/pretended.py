@@ -11,7 +11,15 @@ def result(held, command=("python", "train.py"), status=0, oom=None, stopped=Non
     total = sum(size for _, size in held)
     device = {"requested": total, "allocated": total, "reserved": 2 * total, "retries": 0, "phases": {}}
     device |= {"peak": {"at": "backward", "held": rows}}
-    process = {"torch": "2.13.0", "packages": {}, "steps": 5, "oom": oom, "stopped": stopped, "devices": [device]}
+    process = {
+        "torch": "2.13.0",
+        "packages": {},
+        "steps": 5,
+        "oom": oom,
+        "caught": None,
+        "stopped": stopped,
+        "devices": [device],
+    }
     process |= {"rank": 0, "argv": ["train.py"], "groups": [], "final": True, "ended": not status, "began": 0}
     return ScriptRehearsal(command=list(command), gpu=eb.gpu("h200"), status=status, seconds=1.0, processes=[process])
 

@@ -45,7 +45,7 @@ def script(*held, requested=700):
         "reserved": 2**21,
         "peak": {"held": rows},
     }
-    processes = [{"oom": None, "snapshot": None, "devices": [device]}]
+    processes = [{"oom": None, "caught": None, "snapshot": None, "devices": [device]}]
     return {"witness": "rehearse", "command": ["python", "train.py"], "processes": processes}
 
 

@@ -31,7 +31,7 @@ def pretended(monkeypatch, allocated, kept=1.1, fails=lambda batch: False):
             "retries": int(kept * need > room),
         }
         return SimpleNamespace(
-            oom=bool(oom), death=oom, caught="", died="out of memory", status=1 if oom or fails(batch) else 0, most=counts.__getitem__,
+            oom=bool(oom), death=oom, caught="", short=bool(oom), died="out of memory", status=1 if oom or fails(batch) else 0, most=counts.__getitem__,
             phase=lambda name: allocated(0), peak=need, processes=[], said_peak="peak", failure="the script ended with KeyError",
         )  # fmt: skip
 

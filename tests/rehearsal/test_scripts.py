@@ -13,6 +13,7 @@ import pytest
 
 from everybyte.answers.scripts import largest
 from everybyte.command import main
+from everybyte.guard.kept import Kept
 from everybyte.rehearsal import rehearse_script
 
 TRAIN = """
@@ -117,6 +118,10 @@ def test_an_error_that_the_script_caught_is_no_death_and_no_fit(here, script):
     assert "The script caught an error: out of memory" in str(found) and "it went on with less" in str(found)
     sought = largest(["python", path, "{rows}"], "rows", range(100_000, 600_000, 100_000), "h200", memory=2 * 2**30)
     assert sought.value == 100_000 and "caught" in sought.next.how
+    with pytest.raises(
+        ValueError, match="the script caught an error: out of memory.*a command that ends without an error"
+    ):
+        Kept.of_script(found)
 
 
 def test_ranks_by_torchrun_and_one_of_many_alone(here, script, capfd):

@@ -113,6 +113,8 @@ def _words(found: ScriptRehearsal):
         return False, f"dies{where}: asked for {units.text(dead['requested'])}, {units.text(dead['free'])} free"
     if found.status:
         return None, f"ended with status {found.status} and another error"
+    if found.caught:
+        return False, found.caught
     return True, f"runs: {units.text(max(found.reserved))} reserved, peak {units.text(found.peak)}"
 
 

@@ -91,7 +91,7 @@ class Run:
         """Whether it ran in that room, as it was asked to: a script that catches the error and goes on with less has not; None where it had
         more, reserved more, and may do with less as free blocks are given back.
         """
-        if self.found.oom or self.found.caught:
+        if self.found.short:
             return False
         if self.reserved <= self.room:
             return True
@@ -257,7 +257,7 @@ class _Search:
             raise ValueError(
                 f"largest: with {self.name}={run.value} {found.failure}; allowed: values with which the script runs"
             )
-        if not found.oom:
+        if not found.short:
             self.points[index] = run
         if run.fits:
             self.low, self.last = index, run
@@ -273,7 +273,7 @@ class _Search:
             self._run(first)
         while self.high - self.low > 1:
             count += 1
-            dying = self.low >= 0 and all(run.found.oom and not run.wide for run in self.runs[-2:])
+            dying = self.low >= 0 and all(run.found.short and not run.wide for run in self.runs[-2:])
             if dying and all(index < NEAR * self.high for index in self.points):
                 self._run(self.high, wide=True)  # the line is a bad one: another point of it
             else:

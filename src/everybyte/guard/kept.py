@@ -80,7 +80,7 @@ class Kept:
         Raises:
             ValueError: where the script ended with an error: its peak is not that of a step.
         """
-        if found.status or found.oom:
+        if found.status or found.short:
             said = f"{checks.shown(' '.join(found.command))}: {found.died or found.failure}"
             raise ValueError(f"rehearse.command: {said}; allowed: a command that ends without an error")
         process, device = found._worst

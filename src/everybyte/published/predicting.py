@@ -61,7 +61,7 @@ def _rehearsed(run):
         raise ValueError(f"{run.script} {run.options}: exit status {found.status}; allowed: 0, or out of memory")
     device = found.processes[0]["devices"][0]
     return {
-        "witness": "rehearse", "torch": found.processes[0]["torch"], "oom": found.oom, "allocated": device["allocated"],
+        "witness": "rehearse", "torch": found.processes[0]["torch"], "oom": found.short, "allocated": device["allocated"],
         "reserved": device["reserved"], "states": device["standing"],
     }  # fmt: skip
 

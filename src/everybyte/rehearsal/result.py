@@ -152,8 +152,13 @@ class ScriptRehearsal(Shown):
     @property
     def caught(self) -> str:
         """The last out-of-memory error after which a process computed gradients or stepped, in words; "" where there was none."""
-        errors = [process["caught"] for process in self.processes if process.get("caught")]
+        errors = [process["caught"] for process in self.processes if process["caught"]]
         return f"the script caught an error: {_death(errors[-1])}; it went on with less" if errors else ""
+
+    @property
+    def short(self) -> bool:
+        """Whether a process ran out of memory, and died of it or went on with less: the run is not the one that was asked for."""
+        return self.oom or bool(self.caught)
 
     @property
     def streams_differ(self) -> bool:
