@@ -15,7 +15,7 @@ _EVERY = _ROWS.pop("every")
 _RECIPES = files.toml(__package__, "recipes.toml")
 #: transformers' `model_type`s that are read.
 KINDS = tuple(_ROWS)
-#: Data type of a configuration's weights -> the precision of a setup that has them so.
+#: Data type of a configuration's weights -> the precision in which what `from_pretrained` loads by it trains.
 LOADED = {"float32": "fp32", "bfloat16": "bf16"}
 #: Kinds of rotary positions, which are computed beforehand whatever the sequence.
 ROPES = ("default", "llama3", "linear", "yarn")
@@ -63,15 +63,15 @@ def from_config(said: Any, name: str = "") -> Model:
         raise ValueError(f"config.model_type: {checks.shown(kind)}; allowed: {', '.join(KINDS)}, {_ELSEWHERE}")
     row, (names, flags) = _ROWS[kind], _kept(kind)
     instead = row.get("instead", {})
-    null = {instead.get(field, field) for field, value in content.items() if value is None} & row["usual"].keys()
+    null = {instead.get(field, field) for field, value in content.items() if value is None} & {
+        *row["usual"],
+        *row.get("filled", ()),
+    }
     config = {instead.get(field, field): value for field, value in config.items()}
     if unknown := sorted(null - {*row.get("null", ()), *config}):
         raise ValueError(
-            f"config.{unknown[0]}: None of {kind}; allowed: a size, or a file that does not say it, {_ELSEWHERE}"
+            f"config.{unknown[0]}: None of {kind}; allowed: a number, or a file that does not say it, {_ELSEWHERE}"
         )
-    for field in row.get("filled", ()):
-        if field in content and content[field] is None:
-            raise ValueError(f"config.{field}: None of {kind}; allowed: a number, {_ELSEWHERE}")
     _check(kind, config, row, names)
     sizes = _sizes(config, kind, row, names, null)
     return Model(

@@ -29,14 +29,18 @@ def torch(command: str) -> Iterator[None]:
 def setup(options: Namespace) -> Setup:
     """The setup. What it does not say of precision is as the configuration says that stands in a model's place."""
     said = {f.name: getattr(options, f.name) for f in fields(Setup)}
-    if said["precision"] is None and (getattr(options, "model", None) or "").endswith(".json"):
+    if said["precision"] is None and _is_file(getattr(options, "model", None)):
         said["precision"] = precision(options.model)
     return Setup(**said)
 
 
 def named(said: str) -> Model:
     """The model of a name of the catalog, or of the path of a config.json."""
-    return from_config(said) if said.endswith(".json") else model(said)
+    return from_config(said) if _is_file(said) else model(said)
+
+
+def _is_file(said):
+    return said is not None and said.endswith(".json")
 
 
 def configuration(options: Namespace) -> tuple:

@@ -19,12 +19,11 @@ from torch import nn
 from ..ask.setup import Setup
 from ..catalog import Model
 from ..catalog import model as catalog_model
+from ..catalog.configs import LOADED
 from ..catalog.decoders import decoder
 from ..common import files
 from ..reference.adapters import base_parameters, package
 
-#: A `dtype` of a config -> the precision in which what `from_pretrained` loads by it trains; of another type `own`.
-AS_LOADED = {"float32": "fp32", "bfloat16": "bf16"}
 #: What transformers calls attention -> what a setup does.
 ATTENTIONS = {"sdpa": "flash", "eager": "eager"}
 #: Names of the depth in configurations; the most layers, which a dry run makes and runs one by one in a minute or two.
@@ -194,7 +193,7 @@ def own(config) -> dict[str, Any]:
     positions = getattr(config, "max_position_embeddings", None)
     return {
         "dropout": next((value for value in dropouts(config).values() if value), 0.0),
-        "attention": ATTENTIONS.get(attention, attention), "precision": AS_LOADED.get(dtype(config), "own"),
+        "attention": ATTENTIONS.get(attention, attention), "precision": LOADED.get(dtype(config), "own"),
     } | ({"sequence": positions} if isinstance(positions, int) and positions > 0 else {})  # fmt: skip
 
 

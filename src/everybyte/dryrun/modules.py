@@ -13,13 +13,14 @@ from ..ask.choices import LIMITS
 from ..ask.objectives import Objective
 from ..ask.setup import Setup
 from ..catalog import Model
+from ..catalog.configs import LOADED
 from ..common import checks
 from ..reference.saving import built
 from ..reference.step import random_batch
 from ..rules import PIPELINE, TENSOR, check
 from . import alignment, hugging_face
 from .cuda import refused
-from .hugging_face import AS_LOADED, is_config
+from .hugging_face import is_config
 from .workload import Workload, kind_of, of_reference
 
 #: Fields of a setup that a module of your own decides itself.
@@ -111,7 +112,7 @@ def _of_config(config, setup, batch, model=None):
         shape = (setup.batch, setup.sequence), torch.int64
         batch = {"input_ids": shape, "labels": shape}
     work = _own(hugging_face.made(config, setup, model is not None), setup, batch, model)
-    as_loaded = AS_LOADED.get(hugging_face.dtype(config)) == setup.base_dtype == "bf16"
+    as_loaded = LOADED.get(hugging_face.dtype(config)) == setup.base_dtype == "bf16"
     return replace(work, as_loaded=as_loaded and model is None)
 
 

@@ -48,11 +48,9 @@ function modelOf(content) {
   const row = GIVEN.rows[kind];
   const named = (field) => (Object.hasOwn(row.instead, field) ? row.instead[field] : field);
   const config = Object.fromEntries(Object.entries(said).map(([field, value]) => [named(field), value]));
-  const none = Object.keys(content).filter((field) => content[field] === null).map(named).filter((field) => Object.hasOwn(row.usual, field));
+  const none = Object.keys(content).filter((field) => content[field] === null).map(named).filter((field) => Object.hasOwn(row.usual, field) || row.filled.includes(field));
   const unknown = none.find((field) => !row.null.includes(field) && !Object.hasOwn(config, field));
-  if (unknown) throw new Refused(`config.${unknown}: null of ${kind}; allowed: a size, or a file that does not say it`);
-  const empty = row.filled.find((field) => content[field] === null);
-  if (empty) throw new Refused(`config.${empty}: null of ${kind}; allowed: a number`);
+  if (unknown) throw new Refused(`config.${unknown}: null of ${kind}; allowed: a number, or a file that does not say it`);
   check(kind, config, row);
   const model = { ...row.model, ...sizesOf(kind, config, row, none) };
   return checkedModel({ ...model, kind, name: nameOf(config, kind) });
