@@ -113,7 +113,7 @@ class Steps:
     Attributes:
         sizes: `Size`s.
         operations: (name, place in `PEAKS` or a phase's end, owner, taken, freed); taken and freed are pairs (part, size).
-        bodies: (operations of one turn, block, segment); block and segment are (number of the turn, size of how often
+        bodies: (operations of one turn, block, segment); block and segment are (number of the turn, -1 for the last, size of how often
             an earlier turn repeats, or None).
         steps: (pieces that live between steps, items); an item is a body, or for a loop (size of how often, whether its turns
             count down, name of the loop, items).
@@ -191,6 +191,8 @@ class Steps:
         return operations, {part: [live.get(part, 0) for live in course] for part in parts}, marks
 
     def _block(self, body, turns, size, values):
+        if body[1][0] < 0:
+            return str(values["layers"] - 1)
         numbers = [
             index + (turns.get(loop, 0) if after is None else size(after) - 1)
             for (index, after), loop in zip(body[1:], ("block", "segment"), strict=True)
@@ -305,10 +307,14 @@ class Printer:
         return tuple(found)
 
     def _turns(self, turn, stands):
-        """For block and segment: (the turn's number, number of the size of how often an earlier turn repeats, or None)."""
+        """For block and segment: (the turn's number, number of the size of how often an earlier turn repeats, or None).
+
+        Where neither has begun the block's number is -1: what FSDP gathers before backward enters a block is the last one.
+        """
+        outside = not {"block", "segment"} & dict(turn).keys()
         for name in ("block", "segment"):
             at = next((i for i, (loop, _) in enumerate(turn) if loop == name), None)
-            index = 0 if at is None else turn[at][1]
+            index = turn[at][1] if at is not None else -1 if outside and name == "block" else 0
             middle, repeat = (None, None) if at is None else stands.get((*turn[:at], name), (None, None))
             yield index, self.put("sizes", text(repeat.times)) if middle is not None and index > middle else None
 

@@ -244,7 +244,7 @@ const courses = {
       if (mark) marks[name] = ops.length;
       if (!mark && !taken.length) return;
       const [block, segment] = numbers.map(([index, after], k) => index + (after === null ? turns[k ? "segment" : "block"] ?? 0 : size(after) - 1));
-      ops.push([name, place, owner.startsWith("blocks.") ? block + segment * (v.segment ?? 1) + 1 : 0, o]);
+      ops.push([name, place, owner.startsWith("blocks.") ? (block < 0 ? v.layers : block + segment * (v.segment ?? 1) + 1) : 0, o]);
       course.push({ ...live });
     }, {});
     ops.push(["rest", "rest", 0]);

@@ -100,10 +100,8 @@ class BiasedExperts(Experts):
 
     def __init__(self, model):
         super().__init__(model.replace(activation="silu"))  # its own function is `gated`
-        self.experts, self.visits = (
-            model.experts,
-            model.experts_per_token,
-        )  # letters, which a model that is replaced has not
+        # On the theory's tape letters, which a model that is replaced has not.
+        self.experts, self.visits = model.experts, model.experts_per_token
         self.router = nn.Linear(model.width, model.experts)
         self.gate_up_bias = nn.Parameter(torch.zeros(model.experts, 2 * model.expert_width))
         self.down_bias = nn.Parameter(torch.zeros(model.experts, model.width))
