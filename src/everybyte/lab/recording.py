@@ -98,13 +98,15 @@ class _Recording:
             there = _there(progress.path)
             todo = [c for c in wanted if (c.model, c.setup, *c.asked.values()) not in there]
             progress.there, progress.left = len(wanted) - len(todo), len(todo)
-            beside = [c for c in todo if self.jobs > 1 and self._is_light(c)]
+            beside, alone = [], []
+            for configuration in todo:
+                (beside if self.jobs > 1 and self._is_light(configuration) else alone).append(configuration)
             with tqdm(total=len(todo), unit="step", smoothing=0.1) as self.bar:
                 if beside:
                     bench.end()
                     at_once(self.start, self.jobs, partial(self._one, alone=False), beside, self._stop)
-                for configuration in todo:
-                    if configuration not in beside and not self._one(bench, configuration):
+                for configuration in alone:
+                    if not self._one(bench, configuration):
                         break
         return progress
 
