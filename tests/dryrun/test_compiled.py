@@ -82,6 +82,16 @@ def test_a_rehearsed_block_saves_as_much(kind):
     assert two - one == eb.formula("compiled.gpt_block").at(model, setup) + less
 
 
+def test_rehearsed_blocks_of_a_llama_save_as_much():
+    """Hugging Face's Llama-3.2-1B, each of its blocks compiled, beside itself as it is written."""
+    found = ran.scripts("rehearsals/scripts/h200")
+    written, compiled = (found[f"llama-1b bf16{words}"]["printed"]["FOUND"][-1][0] for words in ("", ",blocks"))
+    llama, setup = eb.model("llama-3.2-1b"), eb.Setup(batch=2, sequence=4096, precision="bf16")
+    two, three = (eb.budget(llama.replace(layers=n), setup).parts_at("after_forward")["activations"] for n in (2, 3))
+    block = eb.formula("compiled.llama_block").at(llama.replace(code="reference"), setup)
+    assert written - compiled == llama.layers * (three - two - block)
+
+
 class Net(nn.Module):
     """The model of `tests/rehearsal/scripts/compiled.py`."""
 

@@ -202,6 +202,8 @@ def cases(kernels: list) -> list[dict]:
     made += [case("layers", f"layers {words}".strip(), "layers", words) for words in LAYERS]
     for words in ("bf16,sdpa", "bf16,sdpa,compile"):
         made.append(case("layers", f"a Llama {words}", "decoder", f"llama 4 1024 {words} {SMALL}"))
+    for how in ("", ",blocks", ",compile", ",full", ",full,compile"):
+        made.append(case("whole", f"llama-1b bf16{how}", "decoder", f"llama 2 4096 bf16,sdpa,left{how} {LLAMA_1B}"))
     for name, (words, setting) in EPOCHS.items():
         said = {"environment": configured(setting)} if setting else {}
         order, how = words.split()

@@ -1,6 +1,7 @@
 """A decoder of Hugging Face's in the plainest loop: `python decoder.py MODEL_TYPE BATCH SEQUENCE WORDS NAME=VALUE ...`.
 
-WORDS, joined by commas: bf16 (weights too) or mixed (autocast) or fp32; eager or sdpa; full for checkpointing; compile; fused; steady, to count the last step's peak alone; times to print.
+WORDS, joined by commas: bf16 (weights too) or mixed (autocast) or fp32; eager or sdpa; full for checkpointing; compile, the model or its blocks; fused; steady, to count the last step's peak alone; times
+to print; left, to print after FOUND each step's requested bytes over its start, after forward and at most, and reserved ones.
 It knows nothing of rehearsals.
 """
 
@@ -24,8 +25,17 @@ if "full" in words:
     model.gradient_checkpointing_enable({"use_reentrant": False})
 if "compile" in words:
     model.compile()
+if "blocks" in words:
+    for block in model.model.layers:
+        block.compile()
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5, fused="fused" in words, foreach="fused" not in words)
 torch.manual_seed(0)
+left = []
+
+
+def counted(name):
+    """Bytes of the allocator's."""
+    return torch.cuda.memory_stats()[name]
 
 
 def step():
@@ -33,15 +43,20 @@ def step():
     labels = tokens.clone()
     with torch.autocast("cuda", torch.bfloat16, enabled="mixed" in words):
         loss = model(input_ids=tokens, labels=labels).loss
+    left.append(counted("requested_bytes.all.current"))
     loss.backward()
     optimizer.step()
     optimizer.zero_grad()
 
 
 for number in range(3):
-    if "steady" in words and number == 2:
+    if "left" in words or ("steady" in words and number == 2):
         torch.cuda.reset_peak_memory_stats()
+    start = counted("requested_bytes.all.current")
     step()
+    left[-1] = [left[-1] - start, counted("requested_bytes.all.peak") - start, counted("reserved_bytes.all.peak")]
+if "left" in words:
+    print("FOUND", json.dumps(left))
 if "times" in words:
     taken = []
     for _ in range(8):
