@@ -226,6 +226,13 @@ def test_a_schedules_legend_covers_no_label():
     assert not fig.legends[0].get_window_extent().overlaps(fig.axes[0].xaxis.label.get_window_extent())
 
 
+def test_a_logarithmic_axis_writes_whole_numbers_out():
+    fig = draw.lines([2**18, 2**20, 2**22], {"weights": ("parameters", [2**30, 2**32, 2**34])}, "tokens", log=True)
+    fig.canvas.draw()
+    said = [label.get_text() for label in fig.axes[0].get_xticklabels()]
+    assert "1,048,576" in said and not any("e+" in text for text in said)
+
+
 def test_logarithmic_axes_have_plain_numbers():
     fig = draw.lines([1, 2, 4, 8], {"weights": ("parameters", [15 * GIB, 8 * GIB, 4 * GIB, 2 * GIB])}, "GPUs", log=True)
     fig.draw_without_rendering()

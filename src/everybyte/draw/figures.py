@@ -286,7 +286,7 @@ def lines(
         ax.set_xscale("log", base=2)
         ax.set_yscale("log", base=2)
         for axis in (ax.xaxis, ax.yaxis):  # plain numbers: no formula is typeset in a figure
-            axis.set_major_formatter(lambda value, _: f"{value:,.6g}")
+            axis.set_major_formatter(lambda value, _: f"{value:,.0f}" if value >= 1 else f"{value:.6g}")
             axis.set_minor_formatter(NullFormatter())
     else:
         ax.set_ylim(bottom=0)
