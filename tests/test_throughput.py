@@ -8,11 +8,12 @@ from statistics import median
 
 import pytest
 import ran
+from published_steps import FOUNDRY, MEGATRON, TITAN, runs
 
 import everybyte as eb
 from everybyte.answers import rates, throughput
 from everybyte.answers.layouts import Layout, Layouts, priced, tokens_of
-from everybyte.answers.throughput import FOUNDRY, LONG, MEGATRON, MIXED, SHORT, TITAN, between, runs
+from everybyte.answers.throughput import LONG, MIXED, SHORT, between
 from everybyte.answers.work import phase_loads, work
 from everybyte.lab import read
 
