@@ -141,6 +141,16 @@ def text(package: str, *names: str) -> str:
     return "\n".join(resources.files(package).joinpath(name).read_text(encoding="utf-8") for name in names)
 
 
+def script(package: str, *names: str) -> str:
+    """The text of a package's own scripts, after what all pages share."""
+    return "\n".join([text("everybyte.common", "keeping.js"), text(package, *names)])
+
+
+def literal(data: object) -> str:
+    """JSON that may stand in a page's script: no text in it ends the script."""
+    return json.dumps(data, separators=(",", ":")).replace("<", "\\u003c")
+
+
 def toml(package: str, name: str) -> dict[str, Any]:
     """Read a package's own TOML file."""
     return tomllib.loads(text(package, name))

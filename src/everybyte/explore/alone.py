@@ -1,9 +1,9 @@
 """A page of its own around an explorer: one file that needs no notebook and no network."""
 
-import json
 from collections.abc import Iterable
 from html import escape
 
+from ..common import files
 from .beside import read
 from .explorer import Explorer
 
@@ -40,9 +40,5 @@ def embedded(explorer: Explorer) -> str:
     picture = explorer.picture
     values = {f"c_{name}": value for name, value in explorer.state.items()}
     values |= {"spec": picture.spec, "preset": picture.preset}
-    source, mark = explorer.source, "export default"
-    if source.count(mark) != 1:
-        raise ValueError(f"picture.js: {source.count(mark)} times {mark!r}; allowed: once")
-    program = f"{source.replace(mark, 'const everybyte =')}\n{read('alone.js')}"
-    data = json.dumps(values).replace("<", "\\u003c")  # no text of a script's ends the page's own
-    return _EXPLORER.format(style=read("picture.css"), program=program, values=data)
+    program = f"{explorer.source}\n{read('alone.js')}"
+    return _EXPLORER.format(style=read("picture.css"), program=program, values=files.literal(values))

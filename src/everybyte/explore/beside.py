@@ -2,6 +2,7 @@
 
 import json
 import tomllib
+from collections.abc import Mapping
 from functools import cache
 
 from ..common import files
@@ -10,6 +11,12 @@ from ..common import files
 def read(*names: str) -> str:
     """The text of files of this folder, one after another."""
     return files.text(__package__, *names)
+
+
+def program(formulas: Mapping[str, str], *names: str) -> str:
+    """The scripts of these names after `picture.js`, which has the formulas in it: by name, each an arrow function."""
+    body = "".join(f"  {json.dumps(name)}: {javascript},\n" for name, javascript in formulas.items())
+    return files.script(__package__, "picture.js", *names).replace("{/* formulas */}", f"{{\n{body}}}")
 
 
 @cache

@@ -5,7 +5,6 @@ is traced once and stored. What no course is stored for, the page refuses by the
 """
 
 import hashlib
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import fields
 from importlib import resources
@@ -28,6 +27,7 @@ from ..theory.letters import text
 from ..theory.optimizers import QUANTIZED
 from ..theory.structure import letters
 from ..theory.training import Fields, occurrences
+from . import beside
 from .beside import read, table
 from .controls import cards
 from .courses import Printer, Size, fingerprint
@@ -264,13 +264,8 @@ def given() -> tuple[dict, list[Size]]:
 def program() -> str:
     """The page's JavaScript."""
     data, functions = given()
-    names = json.dumps(data, separators=(",", ":")).replace("<", "\\u003c")  # no text of a script's ends the page's own
-    printed = "".join(f"{json.dumps(f.name)}: {f.javascript},\n" for f in functions)
-    return (
-        read("picture.js").replace("{/* formulas */}", f"{{\n{printed}}}")
-        + f"\nconst GIVEN = {names};\n"
-        + read("dropping.js", "configs.js")
-    )
+    before = beside.program({f.name: f.javascript for f in functions})
+    return f"{before}\nconst GIVEN = {files.literal(data)};\n{read('dropping.js', 'configs.js')}"
 
 
 def page() -> str:

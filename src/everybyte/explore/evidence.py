@@ -3,10 +3,10 @@
 Its worker runs `answers.reading` under Pyodide, which JupyterLite brings along: the page is of the edition with JupyterLite under it.
 """
 
-import json
-
+from ..common import files
 from ..draw.palette import PARTS
 from ..evidence.pickles import MOST
+from . import beside
 from .beside import read
 from .pictures import looks
 
@@ -44,8 +44,8 @@ new Page(document.body);
 def program() -> str:
     """The page's JavaScript."""
     known = {name: look | {"label": PARTS[name].label} for name, look in looks().items()}
-    given = f"const LOOKS = {json.dumps(known)};\nconst MOST = {MOST}; // bytes of a snapshot\n"
-    return read("picture.js", "paint.js").replace("{/* formulas */}", "{}") + given + read("dropping.js", "evidence.js")
+    given = f"const LOOKS = {files.literal(known)};\nconst MOST = {MOST}; // bytes of a snapshot\n"
+    return beside.program({}, "paint.js") + given + read("dropping.js", "evidence.js")
 
 
 def page() -> str:

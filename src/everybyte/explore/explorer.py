@@ -4,7 +4,6 @@ The controls are jslinked to the picture's traits, so an explorer that is shown 
 JavaScript module: the files of `PROGRAM`, with the formulas printed into it.
 """
 
-import json
 from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from typing import Self
@@ -14,30 +13,17 @@ import ipywidgets as widgets
 import traitlets
 
 from .. import draw
-from ..common import checks, files
+from ..common import checks
 from ..formulas import SYMBOLS
-from .beside import read, said
+from .beside import program, read, said
 from .pictures import looks, quantity
 
-#: The files that are the picture's program, one after another.
-PROGRAM = (
-    "picture.js", "paint.js", "bars.js", "curves.js", "times.js", "spots.js", "touch.js", "held.js", "drawer.js", "page.js",
-)  # fmt: skip
-_PLACE = "{/* formulas */}"
+#: The files that are the picture's program, one after another, behind `picture.js`.
+PROGRAM = ("paint.js", "bars.js", "curves.js", "times.js", "spots.js", "touch.js", "held.js", "drawer.js", "page.js")
 #: So many controls stand beside a picture at most; the others are in its drawer.
 FIRST = 3
 #: Stands before the label of the chosen bar or row.
 POINTER = "\N{BLACK RIGHT-POINTING TRIANGLE} "
-
-
-def program(quantities: Sequence) -> str:
-    """The picture's JavaScript module with these formulas in it, by name."""
-    formulas = {q.name: q for q in quantities}
-    body = "".join(f"  {json.dumps(name)}: {f.javascript},\n" for name, f in formulas.items())
-    template = files.text("everybyte.common", "keeping.js") + "\n" + read(*PROGRAM)
-    if template.count(_PLACE) != 1:
-        raise ValueError(f"picture.js: {template.count(_PLACE)} places for the formulas; allowed: 1")
-    return template.replace(_PLACE, f"{{\n{body}}}")
 
 
 class Picture(anywidget.AnyWidget):
@@ -95,7 +81,7 @@ class Explorer(widgets.VBox):
         quantities = [quantity(q) for q in (*picture.quantities(), *(q for _, q in self._derived))]
         for q in quantities:
             q(**self.values())  # a symbol without a value is found here, not in the browser
-        self.source = program(quantities)
+        self.source = program({q.name: q.javascript for q in quantities}, *PROGRAM)
         self.picture = Picture(self.source, self._spec(quantities), self.state)
         buttons = widgets.ToggleButtons(options=list(self.presets), index=0, style={"button_width": "auto"})
         self._links = [

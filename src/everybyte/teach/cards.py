@@ -15,7 +15,7 @@ from .quantities import LARGEST_MEMORY, show, spelled
 
 def program() -> str:
     """The cards' program, in JavaScript."""
-    return files.text("everybyte.common", "keeping.js") + "\n" + files.text(__package__, "cards.js")
+    return files.script(__package__, "cards.js")
 
 
 class Card(anywidget.AnyWidget):

@@ -1,6 +1,5 @@
 """The interview room: a deck's cards one at a time, in JupyterLab and as a page of its own that needs no network."""
 
-import json
 from collections.abc import Sequence
 from html import escape
 
@@ -33,7 +32,7 @@ SHEET = 8
 
 def program() -> str:
     """The room's program, in JavaScript."""
-    return files.text("everybyte.common", "keeping.js") + "\n" + files.text(__package__, "room.js")
+    return files.script(__package__, "room.js")
 
 
 def given(decks: Sequence, beside: str = "", ending: str = ".ipynb") -> dict:
@@ -76,11 +75,8 @@ def shown(deck):
 def page(decks: Sequence, beside: str = "notebooks/", ending: str = ".html") -> str:
     """The room as a page of its own, with the cards to print on both sides of paper."""
     said = given(decks, beside, ending)
-    data = json.dumps(said).replace("<", "\\u003c")  # no text ends the page's own
-    plain = program().replace("export default", "const everybyte =").replace("export ", "")
-    return _PAGE.format(
-        style=files.text(__package__, "room.css"), sheets=_sheets(said["decks"][0]["texts"]), program=plain, given=data
-    )
+    style, sheets = files.text(__package__, "room.css"), _sheets(said["decks"][0]["texts"])
+    return _PAGE.format(style=style, sheets=sheets, program=program(), given=files.literal(said))
 
 
 def _sheets(texts):
