@@ -63,7 +63,7 @@ def test_every_card_is_in_the_room_with_its_numbers_and_escaped(deck):
     assert [c["id"] for c in said["cards"]] == [c.id for c in deck.cards]
     assert said["decks"][0]["texts"][0][1] == deck.card(deck.cards[0].id).answer
     text = room.page([deck])
-    data = text.rpartition('made("div", "root")), ')[2].partition(");\n</script>")[0]
+    data = text.rpartition('made("div", "room-root")), ')[2].partition(");\n</script>")[0]
     assert "<" not in data and text.count("<script") == 1 and "http" not in data
 
 

@@ -16,34 +16,26 @@ class Alone {
 }
 
 function input({ name, label, options, ends, step }, model) {
-  const [element, row] = [document.createElement(options ? "select" : "input"), document.createElement("label")];
-  if (options) element.append(...options.map((option, i) => new Option(option.label, i)));
-  else Object.assign(element, { type: "range", min: ends[0], max: ends[1], step });
+  const field = options ? element("select", "", {}, ...options.map((option, i) => new Option(option.label, i)))
+    : element("input", "", { type: "range", min: ends[0], max: ends[1], step });
   const trait = `c_${name}`;
-  const shown = () => { element.value = model.get(trait); };
-  element.addEventListener("input", () => model.set(trait, Number(element.value)));
+  const shown = () => { field.value = model.get(trait); };
+  field.addEventListener("input", () => model.set(trait, Number(field.value)));
   model.on(`change:${trait}`, shown);
   shown();
-  row.append(`${label} `, element);
-  return row;
+  return element("label", `${label} `, {}, field);
 }
 
 function presets(spec, model) {
-  const row = Object.assign(document.createElement("div"), { className: "widget-toggle-buttons" });
-  const home = row.appendChild(document.createElement("div"));
-  spec.presets.forEach((preset, i) => {
-    const button = Object.assign(document.createElement("button"), { type: "button", textContent: preset.label, className: "widget-toggle-button" });
-    button.addEventListener("click", () => model.set("preset", null) ?? model.set("preset", i));
-    home.append(button);
-  });
-  return row;
+  const pressed = (i) => () => model.set("preset", null) ?? model.set("preset", i);
+  const buttons = spec.presets.map((preset, i) => button(preset.label, pressed(i), { className: "widget-toggle-button" }));
+  return element("div", "", { className: "widget-toggle-buttons" }, element("div", "", {}, ...buttons));
 }
 
 function alone(root, values) {
   const model = new Alone(values);
   const home = root.appendChild(made("div", "explorer"));
-  const box = Object.assign(document.createElement("div"), { className: "widget-box" });
-  box.append(...ordered(values.spec).map((control) => input(control, model)));
+  const box = element("div", "", { className: "widget-box" }, ...ordered(values.spec).map((control) => input(control, model)));
   home.append(...(values.spec.presets.length > 1 ? [presets(values.spec, model)] : []), box);
-  new View({ model, el: home.appendChild(document.createElement("div")) }).open();
+  new View({ model, el: home.appendChild(element("div")) }).open();
 }

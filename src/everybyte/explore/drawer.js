@@ -19,10 +19,10 @@ function unseen(spec, state) {
 class Drawer {
   constructor({ spec, id }) {
     Object.assign(this, { spec, name: spec.name || spec.title, rows: [], count: spec.controls.length - spec.first.length });
-    [this.row, this.said] = [made("div", "drawer"), Object.assign(made("span", "unseen"), { id: `${id}-unseen` })];
-    this.button = button(`more (${this.count})`, () => this.turn());
+    this.said = made("span", "unseen", "", { id: `${id}-unseen` });
+    this.button = button(`more (${this.count})`, () => this.turn(), HELD);
     for (const [name, value] of [[KEYS, "true"], ["aria-describedby", this.said.id]]) this.button.setAttribute(name, value);
-    this.row.append(this.button, this.said);
+    this.row = made("div", "drawer", "", {}, this.button, this.said);
   }
 
   turn() {
@@ -32,7 +32,7 @@ class Drawer {
 
   set() {
     const open = opened.has(this.name);
-    this.button.setAttribute("aria-expanded", String(open));
+    this.button.ariaExpanded = String(open);
     this.said.hidden = open; // the controls say it
     for (const row of this.rows) row.classList.toggle("everybyte-away", !open);
   }

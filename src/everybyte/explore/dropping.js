@@ -1,11 +1,5 @@
 // ---- what pages share that take a reader's file -----------------------------------------------------------------
 
-function element(name, words = "", more = {}, ...children) {
-  const made = Object.assign(document.createElement(name), { textContent: words }, more);
-  made.append(...children);
-  return made;
-}
-
 const paragraph = (className, ...pieces) => element("p", "", { className }, ...pieces);
 
 // Hands on a file that is chosen, or dropped anywhere; the text field keeps a text that is moved into it.

@@ -4,17 +4,18 @@ const RUN = ["model", "precision", "optimizer", "batch", "sequence", "gpu"]; // 
 const KEPT = "everybyte-run";
 const runs = keeping(KEPT); // {control: its number, or its option's label}
 
+const HELD = { className: "everybyte-hold" };
+
 class Held {
   pinned = null; // {state, result}
 
   constructor(view) {
     this.view = view;
-    this.pin = button("pin this state", () => this.turn());
-    this.mine = button("this is my run", () => this.keep());
-    this.go = button("go to my run", () => view.go("Your run", this.run()));
+    this.pin = button("pin this state", () => this.turn(), HELD);
+    this.mine = button("this is my run", () => this.keep(), HELD);
+    this.go = button("go to my run", () => view.go("Your run", this.run()), HELD);
     this.buttons = [this.pin, this.mine, this.go];
-    [this.said, this.place] = [made("p", "against"), made("div", "pinned")];
-    this.said.setAttribute("aria-live", "polite");
+    [this.said, this.place] = [made("p", "against", "", { ariaLive: "polite" }), made("div", "pinned")];
     this.mine.hidden = !view.spec.controls.some((c) => RUN.includes(c.name));
     this.go.hidden = true;
   }

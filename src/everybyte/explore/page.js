@@ -57,7 +57,7 @@ function pathTo(slug) {
 // The same, the chapter a link.
 function origin([slug, code]) {
   const path = slug && globalThis.location && pathTo(slug);
-  const chapter = Object.assign(made(path ? "a" : "span", "chapter", chapterOf(slug)), path && { href: path, target: "_blank", rel: "noopener" });
+  const chapter = made(path ? "a" : "span", "chapter", chapterOf(slug), path && { href: path, target: "_blank", rel: "noopener" });
   const said = made("span", "words", code ? "; derived in " : "Derived in ");
   return [...(code ? [made("code", "code", code)] : []), ...(slug ? [said, chapter] : [])];
 }
@@ -114,13 +114,12 @@ class View {
   constructor({ model, el }) {
     [this.model, this.el, this.spec] = [model, el, model.get("spec")];
     this.kind = KINDS[this.spec.kind];
-    [this.root, this.title, this.place, this.said] = [made("div", "picture"), made("div", "title"), document.createElement("div"), made("p", "sentence")];
-    this.said.setAttribute("aria-live", "polite");
+    [this.root, this.title, this.place, this.said] = [made("div", "picture"), made("div", "title"), element("div"), made("p", "sentence", "", { ariaLive: "polite" })];
     [this.large, this.origin] = [made("div", "large"), made("p", "origin")];
     this.root.append(this.title, ...(this.kind.large ? [this.large] : []), this.said, this.place, ...(this.kind.origin ? [this.origin] : [])); // the sentence where it is seen, however tall the picture
     [this.hand, this.spots, this.held, this.drawer] = [new Hand(this), new Spots(this), new Held(this), new Drawer(this)];
     if (this.kind.hit) {
-      const play = button(PLAY, () => this.hand.play(play), "play");
+      const play = button(PLAY, () => this.hand.play(play), { className: "everybyte-play" });
       this.root.append(play);
     }
     this.root.append(this.copier(), this.held.said, this.held.place);
@@ -156,15 +155,13 @@ class View {
 
   // What a reader can do with the state. Copied is the call that opens it, or where the address is the page's that address.
   copier() {
-    const [row, said] = [made("div", "copier"), made("code", "call")];
-    said.setAttribute("aria-live", "polite");
+    const said = made("code", "call", "", { ariaLive: "polite" });
     const copy = button("copy this state", () => {
       said.textContent = callOf(this.spec, this.read());
       const copied = isOurs() ? location.href.split("#")[0] + addressOf(this.spec, this.read()) : said.textContent;
       navigator.clipboard?.writeText(copied).catch(() => {}); // where a page may not, the words stand there
-    });
-    row.append(...(this.spec.name ? [copy] : []), ...this.held.buttons, said);
-    return row;
+    }, HELD);
+    return made("div", "copier", "", {}, ...(this.spec.name ? [copy] : []), ...this.held.buttons, said);
   }
 
   // The state in the address, a little after the last change: a step that plays changes it often.
@@ -271,9 +268,7 @@ class View {
     try {
       this.turned();
     } catch (error) {
-      const alert = made("pre", "error", `This picture could not be drawn. ${error}`);
-      alert.setAttribute("role", "alert");
-      this.place.replaceChildren(alert);
+      this.place.replaceChildren(made("pre", "error", `This picture could not be drawn. ${error}`, { role: "alert" }));
       this.said.textContent = "";
       this.result = null;
     }

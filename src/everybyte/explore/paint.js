@@ -16,14 +16,6 @@ function node(name, attributes, ...children) {
   return element;
 }
 
-// An element of the page with a class, and what stands in it.
-function made(name, called, words = "") {
-  return Object.assign(document.createElement(name), { className: `everybyte-${called}`, textContent: words });
-}
-
-// A button that is pressed with a pointer or a key.
-const button = (words, onclick, called = "hold") => Object.assign(made("button", called, words), { type: "button", onclick });
-
 let context; // of a canvas on which words are measured
 
 // How wide words are, in the font that the page uses; where there is no canvas, about.

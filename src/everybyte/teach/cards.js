@@ -89,22 +89,13 @@ export function score(all) {
   return told.length < 2 ? "" : `Of your ${told.length} guesses so far, ${near.length} were within a factor of two.`;
 }
 
-function made(name, words = "", more = {}) {
-  return Object.assign(document.createElement(name), { textContent: words }, more);
-}
-
 // A field, its button and what is said of it; `done` is called with what was typed.
 function entry({ label, placeholder, words, done }) {
-  const field = made("input", "", { type: "text", size: 14, maxLength: 60, placeholder, autocomplete: "off" });
-  field.setAttribute("aria-label", label);
+  const field = element("input", "", { type: "text", size: 14, maxLength: 60, placeholder, autocomplete: "off", ariaLabel: label });
   field.setAttribute("data-lm-suppress-shortcuts", "true");
-  const said = made("span", "", { className: "everybyte-said" });
-  said.setAttribute("role", "status");
-  const button = made("button", words, { type: "button" });
   const enter = () => field.value.trim() && done(field.value.trim());
-  button.addEventListener("click", enter);
   field.addEventListener("keydown", (event) => event.key === "Enter" && enter());
-  return { field, button, said };
+  return { field, press: button(words, enter), said: made("span", "said", "", { role: "status" }) };
 }
 
 function asks({ model, spec, root }) {
@@ -121,14 +112,14 @@ function asks({ model, spec, root }) {
     model.save_changes();
     window.dispatchEvent(new CustomEvent(TOLD, { detail: spec.id }));
   };
-  const { field, button, said } = entry({
+  const { field, press, said } = entry({
     label: `your guess: ${spec.question}`, placeholder: `about \u2026 ${spec.unit}`, words: "lock in my guess", done: lock,
   });
   const tell = (words) => { said.textContent = `You say ${words}. The chapter will answer.`; };
   const before = kept.all()[spec.id];
   if (spec.guess) keep(spec.id, ...spec.guess);
   if (spec.guess || before) tell(spec.guess?.[1] ?? before[1]);
-  root.append(made("b", `Prediction ${spec.id}. `), made("span", spec.question), made("br"), field, button, said);
+  root.append(element("b", `Prediction ${spec.id}. `), element("span", spec.question), element("br"), field, press, said);
 }
 
 // An exercise on a number: its own rows mark the answer where there are some, and else the kernel does.
@@ -136,7 +127,7 @@ function marks({ model, spec, root }) {
   const tell = (typed, kind, head, why) => {
     if (kind === "right") solved.keep({ ...solved.all(), [spec.id]: typed });
     root.dataset.verdict = kind;
-    said.replaceChildren(made("b", `${head}. `), made("span", why));
+    said.replaceChildren(element("b", `${head}. `), element("span", why));
   };
   const own = (typed) => {
     const [kind, why] = mark(typed, spec);
@@ -150,16 +141,14 @@ function marks({ model, spec, root }) {
     model.set("guess", typed);
     return model.save_changes();
   };
-  const { field, button, said } = entry({ label: `your answer to exercise ${spec.id}: ${spec.title}`, placeholder: `\u2026 ${spec.unit}`, words: "check", done: check });
-  const hint = made("button", "a hint", { type: "button" });
-  const hints = made("div", "", { className: "everybyte-hints" });
-  hints.setAttribute("role", "status");
-  hint.addEventListener("click", () => {
-    hints.append(made("div", `\u2192 ${spec.hints[hints.childElementCount]}`));
+  const { field, press, said } = entry({ label: `your answer to exercise ${spec.id}: ${spec.title}`, placeholder: `\u2026 ${spec.unit}`, words: "check", done: check });
+  const hints = made("div", "hints", "", { role: "status" });
+  const hint = button("a hint", () => {
+    hints.append(element("div", `\u2192 ${spec.hints[hints.childElementCount]}`));
     hint.hidden = hints.childElementCount === spec.hints.length;
   });
-  root.append(made("b", `${spec.id}. `), made("span", `${spec.title} `), made("i", `(${[spec.unit && `in ${spec.unit}`, spec.exactness].filter(Boolean).join(", ")})`));
-  root.append(made("br"), field, button, hint, said, hints);
+  root.append(element("b", `${spec.id}. `), element("span", `${spec.title} `), element("i", `(${[spec.unit && `in ${spec.unit}`, spec.exactness].filter(Boolean).join(", ")})`));
+  root.append(element("br"), field, press, hint, said, hints);
   const before = solved.all()[spec.id];
   if (before !== undefined) {
     field.value = before;
@@ -175,26 +164,20 @@ function answers({ spec, root }) {
   const [value, words] = spec.answer;
   const draw = (asked = false) => {
     const [guess, said] = spec.guess ?? kept.all()[spec.id] ?? [];
-    root.replaceChildren(made("b", `Prediction ${spec.id}. `));
+    root.replaceChildren(element("b", `Prediction ${spec.id}. `));
     if (guess === undefined && !asked) {
-      const button = made("button", "show the answer, without a guess", { type: "button" });
-      button.addEventListener("click", () => draw(true));
-      const paper = made("span", `The answer is ${words}.`, { className: "everybyte-on-paper" });
-      const screen = made("span", "You have not guessed yet. ", { className: "everybyte-on-screen" });
-      screen.append(button);
-      return root.append(screen, paper);
+      const screen = made("span", "on-screen", "You have not guessed yet. ", {}, button("show the answer, without a guess", () => draw(true)));
+      return root.append(screen, made("span", "on-paper", `The answer is ${words}.`));
     }
-    root.append(made("span", guess === undefined ? `The answer is ${words}.` : `You said ${said}. The answer is ${words}: ${apart(guess, value)}.`));
+    root.append(element("span", guess === undefined ? `The answer is ${words}.` : `You said ${said}. The answer is ${words}: ${apart(guess, value)}.`));
     if (guess === undefined) return undefined;
     keep(spec.id, guess, said, value);
     const most = Math.max(Math.abs(guess), Math.abs(value)) || 1;
     for (const [name, size] of [["guess", guess], ["answer", value]]) {
-      const bar = made("div", "", { className: `everybyte-bar everybyte-bar-${name}` });
-      bar.append(made("i"), made("span", name));
-      bar.firstChild.style.width = `${Math.max(0.5, (70 * Math.abs(size)) / most)}%`;
-      root.append(bar);
+      const bar = element("i", "", { style: `width: ${Math.max(0.5, (70 * Math.abs(size)) / most)}%` });
+      root.append(made("div", `bar everybyte-bar-${name}`, "", {}, bar, element("span", name)));
     }
-    return root.append(made("div", score(kept.all()), { className: "everybyte-score" }));
+    return root.append(made("div", "score", score(kept.all())));
   };
   const heard = (event) => event.detail === spec.id && draw();
   window.addEventListener(TOLD, heard);
@@ -205,8 +188,7 @@ function answers({ spec, root }) {
 export default {
   render({ model, el }) {
     const spec = model.get("spec");
-    const root = made("div", "", { className: "everybyte-guess" });
-    el.append(root);
+    const root = el.appendChild(made("div", "guess"));
     return { asks, answers, marks }[spec.kind]({ model, spec, root });
   },
 };

@@ -23,15 +23,13 @@ function folding() {
 
 function fold(section, folded) {
   section.classList.toggle("everybyte-folded", folded);
-  section.querySelector(":scope > :is(h2, h3) > .everybyte-unfold").setAttribute("aria-expanded", String(!folded));
+  section.querySelector(":scope > :is(h2, h3) > .everybyte-unfold").ariaExpanded = String(!folded);
 }
 
 function unfolds(section) {
-  const button = Object.assign(document.createElement("button"), { type: "button", className: "everybyte-unfold" });
   const heading = headed(section);
-  button.setAttribute("aria-label", `show: ${heading.firstChild.textContent}`);
-  button.onclick = () => fold(section, !section.classList.contains("everybyte-folded"));
-  heading.append(button);
+  const turn = () => fold(section, !section.classList.contains("everybyte-folded"));
+  heading.append(button("", turn, { className: "everybyte-unfold", ariaLabel: `show: ${heading.firstChild.textContent}` }));
 }
 
 // A link to what is folded opens it.
@@ -56,24 +54,16 @@ function paths() {
 }
 
 function choosing(sections) {
-  const chooses = document.createElement("div");
   sections.forEach(unfolds);
-  chooses.className = "everybyte-paths";
-  chooses.setAttribute("role", "group");
-  chooses.setAttribute("aria-label", "how much of this chapter");
+  const ways = ["the short path", "the whole chapter"].map((words, i) => button(words, () => choose(!i)));
   const choose = (short) => {
     document.documentElement.classList.toggle("everybyte-short", short);
     for (const section of sections) fold(section, short);
-    for (const [i, button] of [...chooses.querySelectorAll("button")].entries()) button.setAttribute("aria-pressed", String(short === !i));
+    ways.forEach((way, i) => { way.ariaPressed = String(short === !i); });
     kept.keep({ short });
   };
-  for (const [i, words] of ["the short path", "the whole chapter"].entries()) {
-    const button = Object.assign(document.createElement("button"), { type: "button", textContent: words });
-    button.onclick = () => choose(!i);
-    chooses.append(button);
-  }
-  chooses.append(Object.assign(document.createElement("span"), { textContent: "Short: question, pictures, formula, explorer, answer." }));
-  document.querySelector("article h1").after(chooses);
+  const said = element("span", "Short: question, pictures, formula, explorer, answer.");
+  document.querySelector("article h1").after(made("div", "paths", "", { role: "group", ariaLabel: "how much of this chapter" }, ...ways, said));
   choose(kept.all().short === true);
 }
 

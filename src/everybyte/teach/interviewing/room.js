@@ -22,15 +22,7 @@ export function graded(queue, grade, known) {
   return { queue: [...rest.slice(0, at), card, ...rest.slice(at)], known: grade === 1 ? 0 : known };
 }
 
-function made(name, called = "", words = "", more = {}) {
-  return Object.assign(document.createElement(name), { className: called && `everybyte-room-${called}`, textContent: words }, more);
-}
-
-function button(words, press, called = "button") {
-  const element = made("button", called, words, { type: "button" });
-  element.addEventListener("click", press);
-  return element;
-}
+const BUTTON = { className: "everybyte-room-button" };
 
 export class Room {
   part = 0;
@@ -90,19 +82,14 @@ export class Room {
 
   // Menus and chips: model and GPU, how long, which part, which topic.
   bar() {
-    const bar = made("div", "bar");
-    const menu = made("select", "menu");
-    menu.setAttribute("aria-label", "model and GPU of the numbers");
-    menu.append(...this.decks.map(({ label }, i) => Object.assign(document.createElement("option"), { textContent: label, value: i, selected: i === this.deck })));
+    const bar = made("div", "room-bar");
+    const decks = this.decks.map(({ label }, i) => new Option(label, i, false, i === this.deck));
+    const menu = made("select", "room-menu", "", { ariaLabel: "model and GPU of the numbers" }, ...decks);
     menu.addEventListener("change", () => { this.deck = Number(menu.value); this.draw(); });
-    const chip = (words, on, press) => {
-      const element = button(words, press, "chip");
-      element.setAttribute("aria-pressed", String(on));
-      return element;
-    };
+    const chip = (words, on, press) => button(words, press, { className: "everybyte-room-chip", ariaPressed: String(on) });
     const parts = new Map(this.cards.map(({ part, dialogue }) => [part, dialogue ? "dialogues" : `part ${part}`]));
     const topics = [...new Set(this.cards.filter((card) => !this.part || card.part === this.part).map((card) => card.topic))];
-    const row = (...chips) => bar.appendChild(made("div", "chips")).append(...chips);
+    const row = (...chips) => bar.append(made("div", "room-chips", "", {}, ...chips));
     row(menu, ...Object.entries(SETS).map(([words, most]) => chip(words, this.most === most, () => this.choose({ most }))));
     row(chip("all parts", !this.part, () => this.choose({ part: 0, topic: "" })), ...Array.from(parts, ([part, words]) => chip(words, this.part === part, () => this.choose({ part, topic: "" }))));
     if (this.part) row(...topics.map((topic) => chip(topic, this.topic === topic, () => this.choose({ topic: this.topic === topic ? "" : topic }))));
@@ -112,48 +99,35 @@ export class Room {
   card() {
     const { part, topic, chapter } = this.cards[this.queue[0]];
     const [question, answer, follow, wrong, why, ...missing] = this.decks[this.deck].texts[this.queue[0]];
-    const card = made("article", "card");
-    card.append(made("div", "place", `part ${part}, ${topic}; ${this.right} of ${this.all} known`), made("h2", "question", question));
+    const place = made("div", "room-place", `part ${part}, ${topic}; ${this.right} of ${this.all} known`);
+    const card = made("article", "room-card", "", {}, place, made("h2", "room-question", question));
     if (!this.open) {
-      card.append(this.ring(), made("p", "how", "Say your answer aloud."), button("show the answer (space)", this.flip));
+      card.append(this.ring(), made("p", "room-how", "Say your answer aloud."), button("show the answer (space)", this.flip, BUTTON));
       return card;
     }
-    const said = (label, words) => {
-      const line = made("p");
-      line.append(made("b", "", `${label} `), words);
-      return line;
-    };
-    card.append(made("p", "answer", answer), said("Follow-up:", follow), said("The usual wrong answer:", `${wrong} ${why}`));
-    for (const words of missing) card.append(made("p", "missing", words));
-    const source = made("a", "", chapter, { href: `${this.beside}${chapter}` });
-    const rests = made("p");
-    rests.append("Rests on ", source);
-    const grades = made("div", "grades");
-    grades.append(made("span", "", "Did you know it? "), ...Object.entries(GRADES).map(([grade, words]) => button(words, () => this.grade(Number(grade)))));
-    card.append(rests, grades);
+    const said = (label, words) => element("p", "", {}, element("b", `${label} `), words);
+    card.append(made("p", "room-answer", answer), said("Follow-up:", follow), said("The usual wrong answer:", `${wrong} ${why}`));
+    for (const words of missing) card.append(made("p", "room-missing", words));
+    card.append(element("p", "Rests on ", {}, element("a", chapter, { href: `${this.beside}${chapter}` })));
+    const grades = Object.entries(GRADES).map(([grade, words]) => button(words, () => this.grade(Number(grade)), BUTTON));
+    card.append(made("div", "room-grades", "", {}, element("span", "Did you know it? "), ...grades));
     return card;
   }
 
   // Thirty seconds, as a ring that empties.
   ring() {
-    const place = made("div", "ring");
-    place.setAttribute("role", "img");
-    place.setAttribute("aria-label", `a ring that empties in ${SECONDS} seconds`);
-    place.style.setProperty("--everybyte-seconds", `${SECONDS}s`);
-    return place;
+    const said = `a ring that empties in ${SECONDS} seconds`;
+    return made("div", "room-ring", "", { role: "img", ariaLabel: said, style: `--everybyte-seconds: ${SECONDS}s` });
   }
 
   end() {
-    const card = made("article", "card");
-    card.append(made("h2", "question", this.all ? `All ${this.all} known.` : "No card here."), button("again, those known least first", () => this.begin()));
-    return card;
+    const said = made("h2", "room-question", this.all ? `All ${this.all} known.` : "No card here.");
+    return made("article", "room-card", "", {}, said, button("again, those known least first", () => this.begin(), BUTTON));
   }
 }
 
 export default {
   render({ model, el }) {
-    const root = made("div", "root");
-    el.append(root);
-    new Room(root, model.get("given"));
+    new Room(el.appendChild(made("div", "room-root")), model.get("given"));
   },
 };

@@ -23,7 +23,7 @@ body .everybyte-room-root {{ min-height: calc(100vh - 16px); }}
 {sheets}
 <script type="module">
 {program}
-new Room(document.getElementById("room").appendChild(made("div", "root")), {given});
+new Room(document.getElementById("room").appendChild(made("div", "room-root")), {given});
 </script></body></html>
 """
 #: Cards on a printed page, in two columns.
