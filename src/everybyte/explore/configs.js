@@ -220,16 +220,7 @@ function stepOf(model, setup) {
 // Whether it fits, each tensor rounded up as CUDA's allocator does; and the largest batch whose peak does.
 function fitting(model, setup, gpu) {
   const peakOf = (batch) => stepOf(model, { ...setup, batch, rounding: GIVEN.rounding }).peak;
-  const fits = (batch) => peakOf(batch) <= gpu.usable;
-  let [low, high] = [0, 1];
-  while (high <= GIVEN.limits.batch[1] && fits(high)) [low, high] = [high, 2 * high];
-  high = Math.min(high, GIVEN.limits.batch[1] + 1);
-  while (high - low > 1) {
-    const middle = Math.floor((low + high) / 2);
-    if (fits(middle)) low = middle;
-    else high = middle;
-  }
-  return { free: gpu.usable - peakOf(setup.batch), largest: low };
+  return { free: gpu.usable - peakOf(setup.batch), largest: largest(peakOf, gpu.usable, GIVEN.limits.batch[1]) };
 }
 
 // ---- the page ---------------------------------------------------------------------------------------------------
@@ -326,17 +317,11 @@ class Page {
   }
 
   table({ peak, parts }) {
-    const table = element("table", "", {}, element("caption", "What lives at the peak"));
-    const head = table.createTHead().insertRow();
-    for (const words of ["part", "", "bytes", "share"]) head.append(words ? element("th", words, { scope: "col" }) : element("td"));
-    const body = table.createTBody();
-    for (const [name, label, bytes] of parts.filter(([, , size]) => size)) {
-      const bar = element("div", "", { className: "bar" });
-      Object.assign(bar.style, { width: `${(100 * bytes) / peak}%`, background: GIVEN.colors[name] });
-      const row = body.insertRow();
-      row.append(element("th", label, { scope: "row" }), element("td", "", { className: "share" }, bar), element("td", grouped(bytes)), element("td", `${fixed((100 * bytes) / peak, 1)} %`));
-    }
-    return table;
+    const rows = parts.filter(([, , size]) => size).map(([name, label, bytes]) => {
+      const bar = element("div", "", { className: "bar", style: `width: ${(100 * bytes) / peak}%; background: ${GIVEN.colors[name]}` });
+      return [label, element("td", "", { className: "share" }, bar), grouped(bytes), `${fixed((100 * bytes) / peak, 1)} %`];
+    });
+    return tabled("What lives at the peak", ["part", "", "bytes", "share"], rows);
   }
 
   notes(model, setup, name, { largest }) {

@@ -79,20 +79,9 @@ const fitting = {
   found: new Map(), // the curves of a model on a GPU: no other control moves them
   most(spec, v, way, context) {
     const base = { ...v, ...spec.ways[way], context };
-    const size = (n) => {
-      const [d, c] = [base.decode, context];
-      return sum(courses.peak(spec, { ...base, B: n, C: c, S: d ? 1 : c - 1, T: c - 1 + d, T_0: (c - 1) * d }).parts);
-    };
-    const least = size(1);
-    if (least > v.capacity) return 0;
-    let [low, high] = [1, spec.unlimited + 1];
-    const each = Math.max(1, size(2) - least);
-    while (high - low > 1) {
-      const middle = Math.min(Math.max(low + Math.floor((v.capacity - size(low)) / each), low + 1), high - 1);
-      if (size(middle) <= v.capacity) low = middle;
-      else high = middle;
-    }
-    return low;
+    const [d, c] = [base.decode, context];
+    const size = (n) => sum(courses.peak(spec, { ...base, B: n, C: c, S: d ? 1 : c - 1, T: c - 1 + d, T_0: (c - 1) * d }).parts);
+    return largest(size, v.capacity, spec.unlimited);
   },
   compute(spec, state) {
     const r = stack.compute(spec, state);

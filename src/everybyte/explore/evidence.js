@@ -170,11 +170,9 @@ class Page {
     const words = `After event ${grouped(event)}${named}: ${amount(found.live)} live, ${amount(found.reserved)} reserved.`;
     this.moment.textContent = words;
     this.place.ariaValueText = words;
-    const table = element("table", "", {}, element("caption", found.more ? `The ${grouped(found.rows.length)} largest lines; ${grouped(found.more)} more hold less` : "Who holds it"));
-    table.createTHead().insertRow().append(...["asked for in", "part", "blocks", "size"].map((name) => element("th", name, { scope: "col" })));
-    const body = table.createTBody();
-    for (const [where, name, blocks, size] of found.rows) body.insertRow().append(element("th", where, { scope: "row" }), ...[LOOKS[name]?.label ?? name, grouped(blocks), amount(size)].map((cell) => element("td", cell)));
-    this.owners.replaceChildren(table);
+    const caption = found.more ? `The ${grouped(found.rows.length)} largest lines; ${grouped(found.more)} more hold less` : "Who holds it";
+    const rows = found.rows.map(([where, name, blocks, size]) => [where, LOOKS[name]?.label ?? name, grouped(blocks), amount(size)]);
+    this.owners.replaceChildren(tabled(caption, ["asked for in", "part", "blocks", "size"], rows));
   }
 
   draw() {

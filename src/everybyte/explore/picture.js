@@ -65,6 +65,19 @@ const mayRunOut = (v, total) => total <= v.capacity && v.capacity < total * (1 +
 const inPieces = (v, total) => v.margin === undefined ? (v.alone ? ` ${v.alone}` : "") : ` In ${v.simulated} such steps simulated, PyTorch's default allocator needed up to ${v.margin} % more than live bytes: `
   + (mayRunOut(v, total) ? "more than is left, it may run out." : "less than is left.");
 
+// The largest number from 0 up to `most` whose size is no more than the room: `size` grows with the number.
+function largest(size, room, most) {
+  let [low, high] = [0, 1];
+  while (high <= most && size(high) <= room) [low, high] = [high, 2 * high];
+  high = Math.min(high, most + 1);
+  while (high - low > 1) {
+    const middle = Math.floor((low + high) / 2);
+    if (size(middle) <= room) low = middle;
+    else high = middle;
+  }
+  return low;
+}
+
 // An amount, where it is one.
 function checked(x, name) {
   if (!(x >= 0)) throw new Error(`${name}: ${x} is not an amount`);
