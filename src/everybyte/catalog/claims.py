@@ -13,15 +13,9 @@ from .. import units
 from ..common import checks, files
 
 VERDICTS = (
-    "holds",
-    "holds if",
-    "off by a factor of",
-    "false",
-    "contradicts itself",
-    "contradicts another article",
-    "outdated API",
-    "not settled here",
-)
+    "holds", "holds if", "off by a factor of", "false", "contradicts itself", "contradicts another article",
+    "outdated API", "not settled here",
+)  # fmt: skip
 #: Verdicts that a document can give. They are written by hand, and no computation checks them.
 BY_SOURCE = ("holds", "false", "outdated API")
 #: The articles: number -> subject.

@@ -22,17 +22,7 @@ ROPES = ("default", "llama3", "linear", "yarn")
 #: The file's most bytes.
 _MOST = 2**20
 #: Fields of Model that follow from others where a configuration does not say them.
-_FOLLOWING = (
-    "kv_heads",
-    "head_width",
-    "ffn_width",
-    "embedding_width",
-    "window",
-    "full_every",
-    "name",
-    "published",
-    "source",
-)
+_FOLLOWING = set("kv_heads head_width ffn_width embedding_width window full_every name published source".split())
 #: Fields of which a size is computed.
 _PATTERNS = "sliding_window_pattern", "_sliding_window_pattern"
 _COMPUTED = ("rope_parameters", "rope_scaling", "layer_types", *_PATTERNS)
@@ -63,10 +53,8 @@ def from_config(said: Any, name: str = "") -> Model:
         raise ValueError(f"config.model_type: {checks.shown(kind)}; allowed: {', '.join(KINDS)}, {_ELSEWHERE}")
     row, (names, flags) = _ROWS[kind], _kept(kind)
     instead = row.get("instead", {})
-    null = {instead.get(field, field) for field, value in content.items() if value is None} & {
-        *row["usual"],
-        *row.get("filled", ()),
-    }
+    filled = {*row["usual"], *row.get("filled", ())}
+    null = {instead.get(field, field) for field, value in content.items() if value is None} & filled
     config = {instead.get(field, field): value for field, value in config.items()}
     if unknown := sorted(null - {*row.get("null", ()), *config}):
         raise ValueError(
@@ -97,18 +85,12 @@ def _kept(kind):
     row = _ROWS[kind]
     group, _, which = row["recipe"].partition(".")
     recipe = _RECIPES[group][which]
-    names = {t: o for t, o in _RECIPES["usual"].items() if o not in recipe.get("names", {}).values()} | recipe["names"]
-    names = {
-        t: o for t, o in names.items() if t not in row["told"] and t not in row.get("neutral", ()) and o != "activation"
-    }
+    names = {t: o for t, o in _RECIPES["usual"].items() if o not in recipe["names"].values()} | recipe["names"]
+    told = {*row["told"], *row.get("neutral", ())}
+    names = {t: o for t, o in names.items() if t not in told and o != "activation"}
     like = model(row["like"], "transformers")
     # What no field says follows from others, as by default.
-    own = {
-        *names.values(),
-        *recipe.get("free", ()),
-        *_FOLLOWING,
-        *(["learned_positions"] if like.has_positions else []),
-    }
+    own = {*names.values(), *recipe.get("free", ()), *_FOLLOWING, *(["learned_positions"] * like.has_positions)}
     return names, {f.name: getattr(like, f.name) for f in fields(Model) if f.name not in own}
 
 
@@ -236,10 +218,8 @@ def _windows(kind, config, row, sizes):
         full = [i + 1 for i, said in enumerate(types) if said == "full_attention"] if isinstance(types, list) else []
         every = full[0] if full and window else 0
         every = 0 if every == 1 else every  # all attend to all tokens, and none has the window
-        if types != [
-            "full_attention" if not window or every and (i + 1) % every == 0 else "sliding_attention"
-            for i in range(layers)
-        ]:
+        whole = [not window or every and i % every == 0 for i in range(1, layers + 1)]
+        if types != ["full_attention" if one else "sliding_attention" for one in whole]:
             raise ValueError(
                 f"config.layer_types: {checks.shown(types)}; allowed: every so many layers one that attends to all, {_ELSEWHERE}"
             )

@@ -32,11 +32,7 @@ KINDS: dict[str, tuple[str | int, ...]] = {
 #: Kinds whose groups are Mamba-2's: an engine repeats a single one on each GPU.
 _GROUPED = ("falcon_h1", "bamba", "granitemoehybrid", "nemotron_h", "mamba2")
 #: Field of a config that says the data type of the recurrent state, which vLLM then takes; without one, the model's own.
-_SAID = {
-    "nemotron_h": "mamba_ssm_cache_dtype",
-    "qwen3_5_text": "mamba_ssm_dtype",
-    "qwen3_5_moe_text": "mamba_ssm_dtype",
-}
+_SAID = dict.fromkeys(("qwen3_5_text", "qwen3_5_moe_text"), "mamba_ssm_dtype") | {"nemotron_h": "mamba_ssm_cache_dtype"}
 #: Kinds of which vLLM keeps recurrent states in fp32 whatever is said.
 WIDE = ("kimi_linear",)
 #: Kinds whose weights vLLM holds as transformers makes them, but for the decay rates, which it has in fp32.
@@ -147,14 +143,11 @@ class Hybrid:
     def standing(self, gpus: int, padded: int) -> dict[str, int]:
         """Part -> bytes on each of so many GPUs of an engine, in 16 bits. padded: what rows of token tables are padded to a multiple of."""
         text, states, whole = self.config, self.states, _WHOLE.get(self.kind, ())
-        numbers = sum(
-            size if any(one in name for one in whole) else size // gpus for name, size in self.weights.items()
-        )
+        divided = {name: 1 if any(one in name for one in whole) else gpus for name in self.weights}
+        numbers = sum(size // divided[name] for name, size in self.weights.items())
         rows = -text.vocab_size % padded * (1 if text.tie_word_embeddings else 2)
-        turning = int(
-            (self.attention.head_width if self.attention else 0)
-            * (text.rope_parameters or {}).get("partial_rotary_factor", 1)
-        )
+        wide = self.attention.head_width if self.attention else 0
+        turning = int(wide * (text.rope_parameters or {}).get("partial_rotary_factor", 1))
         if self.kind == "granitemoehybrid" and text.position_embedding_type != "rope":
             turning = 0
         rates = 2 * states.layers * states.heads  # of decay, in fp32
@@ -206,18 +199,15 @@ def _size(text, field):
 
 def _attention(text, name, layers):
     """A `Model` of the layers with attention, of which only what they cache is meant: keys and values, or a latent."""
-    heads, width = _size(text, "num_attention_heads"), _size(text, "hidden_size")
-    fields = {
-        "name": name,
-        "layers": layers,
-        "width": width,
-        "heads": heads,
-        "vocabulary": _size(text, "vocab_size"),
-        "gated": True,
-    }
-    if getattr(text, "kv_lora_rank", None):
-        latent = {"latent_rank": "kv_lora_rank", "rope_width": "qk_rope_head_dim", "value_width": "v_head_dim"}
-        fields |= {field: _size(text, theirs) for field, theirs in latent.items()} | {"query_rank": width}
-        return Model(**fields, head_width=text.qk_nope_head_dim + text.qk_rope_head_dim)
-    own = getattr(text, "head_dim", None) or width // heads
-    return Model(**fields, kv_heads=_size(text, "num_key_value_heads"), head_width=own)
+    names = {"heads": "num_attention_heads", "width": "hidden_size", "vocabulary": "vocab_size"}
+    latent = getattr(text, "kv_lora_rank", None)
+    if latent:
+        names |= {"latent_rank": "kv_lora_rank", "rope_width": "qk_rope_head_dim", "value_width": "v_head_dim"}
+    else:
+        names |= {"kv_heads": "num_key_value_heads"}
+    sizes = {field: _size(text, theirs) for field, theirs in names.items()}
+    if latent:
+        sizes |= {"query_rank": sizes["width"], "head_width": text.qk_nope_head_dim + text.qk_rope_head_dim}
+    else:
+        sizes |= {"head_width": getattr(text, "head_dim", None) or sizes["width"] // sizes["heads"]}
+    return Model(name=name, layers=layers, gated=True, **sizes)

@@ -97,14 +97,8 @@ _LETTERS = {letter: name for name, letter in Fields.LETTERS.items()}
 def form(kind: str, model: Model, setup: Setup) -> str:
     """The key of a step's course: its kind, and its value on each axis."""
     mixed, full = setup.precision == "bf16-mixed", setup.checkpointing == "full"
-    names = vars(model) | {
-        "period": model.period,
-        "batch": setup.batch,
-        "sequence": setup.sequence,
-        "mixed": mixed,
-        "full": full,
-    }
-    return ",".join([kind, *(str(int(axis(**names))) for axis in _AXES)])
+    names = vars(model) | {"period": model.period, "batch": setup.batch, "sequence": setup.sequence}
+    return ",".join([kind, *(str(int(axis(**names, mixed=mixed, full=full))) for axis in _AXES)])
 
 
 def forms(kind: str) -> Iterator[tuple[Model, Setup]]:
@@ -146,10 +140,8 @@ class Bare(Printer):
 
 def update_key(kind: str, model: Model, optimizer: str) -> str:
     """The key of an optimizer's step: of one in 8 bits also which weights are large enough for that."""
-    large = (
-        "".join(str(int(w.numbers >= QUANTIZED)) for w in learned(model) if w.count) if optimizer == "adamw8bit" else ""
-    )
-    return f"{kind},{int(model.tied)},{min(model.dense_layers, 4)},{optimizer},{large}"
+    found = [str(int(w.numbers >= QUANTIZED)) for w in learned(model) if w.count and optimizer == "adamw8bit"]
+    return f"{kind},{int(model.tied)},{min(model.dense_layers, 4)},{optimizer},{''.join(found)}"
 
 
 def traced(kinds: Mapping = FORMS) -> dict:
@@ -243,9 +235,8 @@ def given() -> tuple[dict, list[Size]]:
     if tables.pop("signature") != signature():
         raise ValueError(f"{FILE}: of other code than this; allowed: what python tools/configs.py writes")
     weighed = tables.pop("weights")
-    sources = dict.fromkeys(
-        [*tables["sizes"], *(said for rows in weighed.values() for row in rows for said in row[:2])]
-    )
+    texts = (said for rows in weighed.values() for row in rows for said in row[:2])
+    sources = dict.fromkeys([*tables["sizes"], *texts])
     functions = [*(Size(source, source, {}) for source in sources), *_AXES]
     some = from_config(EXAMPLE)
     like = {p: letters(some, Setup(precision=p).of(some.own)) for p in PRECISIONS}
@@ -270,12 +261,9 @@ def program() -> str:
 
 def page() -> str:
     """The page, as HTML: one file that needs no network."""
+    offered = {"precisions": PRECISIONS, "optimizers": OPTIMIZERS, "checkpointings": CHECKPOINTINGS}
     options = {
         name: "".join(f'<option value="{each}">{_CALLED.get(each, each)}</option>' for each in choices)
-        for name, choices in (
-            ("precisions", PRECISIONS),
-            ("optimizers", OPTIMIZERS),
-            ("checkpointings", CHECKPOINTINGS),
-        )
+        for name, choices in offered.items()
     }
     return _PAGE.format(style=read("configs.css"), program=program(), most=LIMITS["batch"][1], **options)

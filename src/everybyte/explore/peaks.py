@@ -212,11 +212,10 @@ def planning(model: Model | None = None, setup: Setup | None = None, gpu: Gpu | 
     checks.one_of("planning", "setup.sharding", chosen.sharding, ("zero3",) if chosen.gpus > 1 else ("none",))
     plain, counts = said("planning")["asked"], powers(0, 10)
     switches = {label: plain | more | {"switch_no": i} for i, (label, more) in enumerate(SWITCHES.items())}
+    offered = {name: {"card_no": i, "capacity_label": f"{name}, usable"} for i, name in enumerate(cards())}
     controls = [
         Choice("model", "model", options, start.name),
-        Choice(
-            "gpu", "GPU", {n: {"card_no": i, "capacity_label": f"{n}, usable"} for i, n in enumerate(cards())}, card
-        ),
+        Choice("gpu", "GPU", offered, card),
         steps("gpus", "number of GPUs", counts, chosen.gpus, "shards", counted("GPU")),
         Choice("precision", "precision", _precisions(plain), chosen.precision),
         steps("batch", "batch of each (sequences)", powers(0, 8), chosen.batch),
