@@ -10,18 +10,9 @@ from numbers import Real
 from .common import checks
 
 UNITS = {
-    "B": 1,
-    "KiB": 1024,
-    "MiB": 1024**2,
-    "GiB": 1024**3,
-    "TiB": 1024**4,
-    "PiB": 1024**5,
-    "EiB": 1024**6,
-    "kB": 1000,
-    "MB": 1000**2,
-    "GB": 1000**3,
-    "TB": 1000**4,
-}
+    "B": 1, "KiB": 1024, "MiB": 1024**2, "GiB": 1024**3, "TiB": 1024**4, "PiB": 1024**5, "EiB": 1024**6,
+    "kB": 1000, "MB": 1000**2, "GB": 1000**3, "TB": 1000**4,
+}  # fmt: skip
 #: A pattern of whole numbers whose commas group three digits.
 GROUPED = r"[-+]?\d{1,3}(?:,\d{3})+"
 _MOST = 1e300  # what is counted is less
@@ -46,19 +37,14 @@ def text(count: float, *, decimal: bool = False, digits: int = 2) -> str:
         ValueError: where `count` is no number.
     """
     _check_number("text.count", count)
-    unit = largest(count, decimal=decimal)
-    said, whole = f"{count / UNITS[unit]:.{digits}f}", unit == "B" and count == int(count)
-    names = _DECIMAL if decimal else _BINARY
-    if (
-        not whole
-        and unit != names[0]
-        and abs(float(said)) * UNITS[unit] >= UNITS[larger := names[names.index(unit) - 1]]
-    ):
-        said, unit = (
-            f"{count / UNITS[larger]:.{digits}f}",
-            larger,
-        )  # 1023.999 KiB is shown as 1.00 MiB, not as 1024.00 KiB
-    return f"{count:.0f} B" if whole else f"{said} {unit}"
+    unit, names = largest(count, decimal=decimal), _DECIMAL if decimal else _BINARY
+    if unit == "B" and count == int(count):
+        return f"{count:.0f} B"
+    said = f"{count / UNITS[unit]:.{digits}f}"
+    larger = names[max(0, names.index(unit) - 1)]
+    if larger != unit and abs(float(said)) * UNITS[unit] >= UNITS[larger]:  # 1.00 MiB, and not 1024.00 KiB
+        return f"{count / UNITS[larger]:.{digits}f} {larger}"
+    return f"{said} {unit}"
 
 
 def signed(count: float) -> str:

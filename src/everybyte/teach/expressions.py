@@ -111,11 +111,8 @@ def describe(right: sympy.Expr, given: sympy.Expr) -> str:
     differ = sorted((m for m in have.keys() | want.keys() if have.get(m) != want.get(m)), key=str)
     if len(differ) > 1:
         strange, absent = len(have.keys() - want.keys()), len(want.keys() - have.keys())
-        counts = {
-            "missing": absent,
-            "not in the answer": strange,
-            "with another factor": len(differ) - strange - absent,
-        }
+        counts = {"missing": absent, "not in the answer": strange}
+        counts["with another factor"] = len(differ) - strange - absent
         return f"Terms {', '.join(f'{what}: {count}' for what, count in counts.items() if count)}."
     what = "The constant term" if differ[0] == 1 else f"The term in {differ[0]}"
     return f"{what} is missing." if differ[0] not in have else f"{what} differs; the others are right."

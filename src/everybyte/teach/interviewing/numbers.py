@@ -51,9 +51,8 @@ def _float(name, item):
 
 SMALLEST = _float("fp16", "smallest")
 #: Bytes that one GPU sends in a step of one long sequence, with divided matrices.
-SENT = LARGE.layers * int(
-    formula("tensor.sent")(batch=1, sequence=LONG, width=LARGE.width, weight_bytes=2, tensor=GPUS)
-)
+_TOKENS = {"batch": 1, "sequence": LONG, "width": LARGE.width, "weight_bytes": 2}
+SENT = LARGE.layers * int(formula("tensor.sent")(**_TOKENS, tensor=GPUS))
 #: A layer of Qwen3-Next over 4,096 tokens.
 STATE = {
     "state_key_heads": 16, "state_heads": 32, "state_rows": 128, "state_columns": 128, "chunk": 64, "compute_bytes": 2, "batch": 1,
@@ -125,9 +124,7 @@ def _spared(c, kind, **attention):
 def _logits(c, times=1):
     """Bytes of the tensors of logits that live together in the plain loss, with a vocabulary some times as large."""
     entries = times * c.model.vocabulary
-    if (
-        c.model.code == "transformers"
-    ):  # in fp32 whatever the precision: logits, their log-softmax, its gradient (chapter 14)
+    if c.model.code == "transformers":  # in fp32 always: logits, their log-softmax, its gradient (chapter 14)
         return 12 * c.tokens * entries
     return c.at("loss.logits", {"vocabulary": entries}, **PLAIN)
 
@@ -145,9 +142,8 @@ def _moved(c):
 
 def _adapters_kept(c):
     """The ratio of a block's saved bytes with fp32 adapters on every linear layer to those of full fine-tuning, in bf16."""
-    kept = (c.of_block(Run.forward, adapters=lora, **BF16, **UNCHECKED, **PLAIN) for lora in (Lora(RANK), None))
-    with_them, without = kept
-    return with_them / without
+    kept = [c.of_block(Run.forward, adapters=lora, **BF16, **UNCHECKED, **PLAIN) for lora in (Lora(RANK), None)]
+    return kept[0] / kept[1]
 
 
 def _offloaded(c):
@@ -299,11 +295,8 @@ _shown("number", kept_whole=_kept(1), kept_megatron=_kept(1) / GPUS)
 _shown("number", kept_tensor=_kept(GPUS), kept_sequence=_kept(GPUS, by_tokens=True))
 _shown("milliseconds", tensor_near=SENT / H100.peer_link, tensor_far=SENT * 15 / 14 / H100.ring(2 * GPUS))
 _shown("milliseconds", tensor_products=6 * LARGE.parameters * LONG / GPUS / H100.bf16_flops)
-_shown(
-    "bytes",
-    state=formula("state.held")(**STATE, convolved=0, weight_bytes=2),
-    state_loop=formula("state.loop")(**STATE),
-)
+_shown("bytes", state=formula("state.held")(**STATE, convolved=0, weight_bytes=2))
+_shown("bytes", state_loop=formula("state.loop")(**STATE))
 _shown("bytes", state_chunks=formula("delta.saved")(**STATE), state_kernels=formula("delta.kernel")(**STATE))
 _shown("count", state_tokens=STATE["sequence"], state_even=c51.crossing())
 _shown("count", state_keys=STATE["state_rows"] // 2)  # of as many columns as rows
@@ -312,11 +305,8 @@ _shown("bytes", picture_token=c52.kept() // c52.photo(), picture_kept=c52.kept()
 _shown("bytes", flux_kept=c53.kept(pixels=512), flux_rank=c53.less(), flux_twice=c53.kept())
 _shown("bytes", flux_token=formula("diffusion.single")(**c53.FLUX, sequence=1, adapter_rank=2))
 _shown("count", long_tokens=STRETCHED.setup.sequence, expert_gpus=DIVIDED.expert, expert_tokens=SPARSE.setup.sequence)
-_shown(
-    "bytes",
-    long_loss=STRETCHED.at("loss.logits", precision="bf16-mixed"),
-    long_inputs=STRETCHED.at("checkpoint.inputs"),
-)
+_shown("bytes", long_loss=STRETCHED.at("loss.logits", precision="bf16-mixed"))
+_shown("bytes", long_inputs=STRETCHED.at("checkpoint.inputs"))
 _shown("count", deepseek=LATENT.parameters, deepseek_active=formula("parameters.active").at(LATENT))
 _shown("bytes", deepseek_weights=weight_bytes(LATENT), deepseek_states=16 * LATENT.parameters)
 _shown("bytes", deepseek_experts=SPARSE.at("experts.weights"), deepseek_kept=SPARSE.at("experts.kept"))
