@@ -102,9 +102,6 @@ def headings(notebook: nbformat.NotebookNode) -> nbformat.NotebookNode:
 def fresh(path: Path, timeout: int) -> nbformat.NotebookNode:
     """The notebook run in a fresh kernel, with its widgets and their state."""
     notebook = canonical(nbformat.read(path, as_version=4))
-    for cell in notebook.cells:
-        if cell.cell_type == "code":
-            cell.outputs, cell.execution_count = [], None
     run(notebook, path, timeout, widgets=True)
     return notebook
 
@@ -219,15 +216,10 @@ def write_sources(source: Path, only: list[str], jobs: int, timeout: int, anew: 
     reference = pages.pages({e.path for e in entries})
     for name, text in reference.items():
         (source / name).write_text(text, encoding="utf-8")
-    trees = [
-        (part or "Start", [Path(e.path).with_suffix("") for e in group])
-        for part, group in groupby(entries, lambda e: e.part)
-    ]
-    more = [
-        p.relative_to(source).with_suffix("")
-        for folder in ("notebooks", "labs")
-        for p in sorted((source / folder).glob("*.md"))
-    ]
+    parts = groupby(entries, lambda e: e.part)
+    trees = [(part or "Start", [Path(e.path).with_suffix("") for e in group]) for part, group in parts]
+    others = (p for folder in ("notebooks", "labs") for p in sorted((source / folder).glob("*.md")))
+    more = [p.relative_to(source).with_suffix("") for p in others]
     trees.append(("Reference", [Path("about"), *(Path(name).with_suffix("") for name in reference)]))
     trees.append(("In the room, and elsewhere", more))
     trees = [(caption, paths) for caption, paths in trees if paths]

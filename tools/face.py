@@ -16,14 +16,9 @@ from everybyte.draw.palette import HUES as PALETTE
 
 #: The hue of each part: what stands before the first and after the last, the parts of the README's map in order, the labs.
 PARTS = {
-    "Start": "gray",
-    "Part 1": "orange",
-    "Part 2": "green",
-    "Part 3": "blue",
-    "Part 4": "vermilion",
-    "Part 5": "pink",
+    "Start": "gray", "Part 1": "orange", "Part 2": "green", "Part 3": "blue", "Part 4": "vermilion", "Part 5": "pink",
     "The GPU labs": "yellow",
-}
+}  # fmt: skip
 #: Contrast with the page: of a bar or a dot, and of a link's words (WCAG 2.2, 1.4.11 and 1.4.3).
 GRAPHIC, WORDS = 3.0, 4.5
 #: The sign's layers from below, each with the hue that its parts have in the book: parts of memory, hue.

@@ -32,25 +32,13 @@ WORK = ROOT / "build" / "lite.part"
 SITE = ROOT / "build" / "lite"
 #: Exact, and matching: the kernel names the version of Pyodide that it takes. What is installed are the files of locks/lite.txt.
 TOOLS = (
-    "jupyterlite-core==0.8.6",
-    "jupyterlite-pyodide-kernel==0.8.6",
-    "jupyter-server",
-    "anywidget",
-    "jupyterlab-widgets",
-)
+    "jupyterlite-core==0.8.6", "jupyterlite-pyodide-kernel==0.8.6", "jupyter-server", "anywidget", "jupyterlab-widgets",
+)  # fmt: skip
 PYODIDE = "pyodide@314.0.6"
 #: What the kernel and the book need of Pyodide's own distribution; what these depend on comes along.
 PACKAGES = (
-    "micropip",
-    "packaging",
-    "ipython",
-    "jedi",
-    "sympy",
-    "traitlets",
-    "six",
-    "python-dateutil",
-    "typing-extensions",
-)
+    "micropip", "packaging", "ipython", "jedi", "sympy", "traitlets", "six", "python-dateutil", "typing-extensions",
+)  # fmt: skip
 #: What the explorers need beside, which comes with the book; and what the kernel fetches by itself.
 BOOK, WIDGETS = ("anywidget", "ipywidgets", "psygnal"), ("comm", "ipywidgets", "jupyterlab-widgets")
 #: An explorer stays in the page when it is scrolled out of sight; what is Markdown opens to be read.
@@ -110,11 +98,8 @@ def explorers(chapters: dict[Entry, nbformat.NotebookNode]) -> nbformat.Notebook
         "*Run*, then *Run All Cells* opens all of them. Once shown, an explorer answers without Python: move its controls with the "
         "mouse, or with Tab and the arrow keys.\n\nA chapter's title leads to the chapter."
     )
-    cells, shown, part = (
-        [nbformat.v4.new_markdown_cell(first), nbformat.v4.new_code_cell("from everybyte import explore")],
-        set(),
-        "",
-    )
+    cells = [nbformat.v4.new_markdown_cell(first), nbformat.v4.new_code_cell("from everybyte import explore")]
+    shown, part = set(), ""
     for entry, chapter in chapters.items():
         title = next(cell.source for cell in chapter.cells if cell.cell_type == "markdown").splitlines()[0].lstrip("# ")
         said = f"### [{title}]({entry.path})\n\n*{entry.question}*"
@@ -176,16 +161,7 @@ def pip(python: Path, command: str, *arguments) -> None:
 
 def download(python: Path, place: Path, *packages: str) -> None:
     """Pure-Python wheels, exactly these, into `place`."""
-    pure = [
-        "--no-deps",
-        "--only-binary=:all:",
-        "--python-version",
-        "3.14",
-        "--platform",
-        "any",
-        "--implementation",
-        "py",
-    ]
+    pure = "--no-deps --only-binary=:all: --python-version 3.14 --platform any --implementation py".split()
     pip(python, "download", *pure, "-d", place, *packages)
 
 

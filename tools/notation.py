@@ -25,6 +25,33 @@ LOCAL = {
     "37": (("m", "micro-batches"), ("a", "activations of all blocks"), ("e", "the loss's bytes")),
     "43": (("C, F, U, A, K", "capacity, free, process, allocated, cached"),),
 }
+TEXT = """# Notation
+
+One letter has one meaning in every formula of the library; this page is written from its registry by
+`python tools/notation.py`. `from everybyte.formulas.symbols import SYMBOLS` has the same in Python.
+
+## Letters
+
+| letter | in code | meaning | unit | whose |
+|---|---|---|---|---|
+{letters}
+
+## Switches
+
+A word in brackets is 1 where it is so, and 0 where it is not.
+
+| letter | in code | meaning | unit | whose |
+|---|---|---|---|---|
+{switches}
+
+## Letters of one chapter
+
+Within one derivation a chapter follows the papers, and says so there. Outside of it these letters mean nothing else.
+
+| chapter | letter | meaning there |
+|---|---|---|
+{local}
+"""
 
 
 def switch(symbol: Symbol) -> bool:
@@ -43,38 +70,9 @@ def row(symbol: Symbol) -> str:
 
 def page() -> str:
     """The whole page."""
-    head = "| letter | in code | meaning | unit | whose |\n|---|---|---|---|---|"
-    letters = [row(s) for s in SYMBOLS.values() if not switch(s)]
-    switches = [row(s) for s in SYMBOLS.values() if switch(s)]
-    local = [f"| {chapter} | {letter} | {meaning} |" for chapter, rows in LOCAL.items() for letter, meaning in rows]
-    return "\n".join(
-        [
-            "# Notation",
-            "",
-            "One letter has one meaning in every formula of the library; this page is written from its registry by",
-            "`python tools/notation.py`. `from everybyte.formulas.symbols import SYMBOLS` has the same in Python.",
-            "",
-            "## Letters",
-            "",
-            head,
-            *letters,
-            "",
-            "## Switches",
-            "",
-            "A word in brackets is 1 where it is so, and 0 where it is not.",
-            "",
-            head,
-            *switches,
-            "",
-            "## Letters of one chapter",
-            "",
-            "Within one derivation a chapter follows the papers, and says so there. Outside of it these letters mean nothing else.",
-            "",
-            "| chapter | letter | meaning there |\n|---|---|---|",
-            *local,
-            "",
-        ]
-    )
+    letters, switches = ("\n".join(row(s) for s in SYMBOLS.values() if switch(s) is is_) for is_ in (False, True))
+    local = (f"| {chapter} | {letter} | {meaning} |" for chapter, rows in LOCAL.items() for letter, meaning in rows)
+    return TEXT.format(letters=letters, switches=switches, local="\n".join(local))
 
 
 if __name__ == "__main__":

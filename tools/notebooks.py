@@ -84,6 +84,9 @@ def run(notebook: nbformat.NotebookNode, path: Path, timeout: int = 120, widgets
     `timeout` is in seconds, for each cell. With `widgets` the notebook's metadata get the widgets' state, and each figure its
     slide's picture (`everybyte.draw.ON_SLIDE`); the exercises' cards then mark without a kernel.
     """
+    for cell in notebook.cells:
+        if cell.cell_type == "code":
+            cell.outputs, cell.execution_count = [], None
     os.environ["EVERYBYTE_RECORD_ONLY"] = "1"  # what is stored is the record's on every machine, not this GPU's
     os.environ["EVERYBYTE_PROGRESS"] = "off"  # and a new reader's
     client = NotebookClient(
@@ -112,9 +115,6 @@ def execute(path: Path, timeout: int = 120) -> None:
     ruff = [sys.executable, "-m", "ruff", "format", "--quiet", "--stdin-filename", str(path), "-"]
     text = subprocess.run(ruff, input=path.read_bytes(), stdout=subprocess.PIPE, cwd=ROOT, check=True).stdout
     notebook = canonical(nbformat.reads(text.decode(), as_version=4))
-    for cell in notebook.cells:
-        if cell.cell_type == "code":
-            cell.outputs, cell.execution_count = [], None
     run(notebook, path, timeout)
     notebook = canonical(notebook)
     nbformat.validate(notebook)

@@ -42,17 +42,8 @@ def notation() -> str:
     values = bindings(GPT2, SHOWN)
     text = f"# Notation\n\n{_GENERATED}\nA condition in square brackets is 1 where it holds, else 0. The last column is GPT-2 124M, {SHOWN.batch} sequences of {SHOWN.sequence:,} tokens, `{SHOWN.precision}`, {SHOWN.optimizer}.\n\n"
     for needs, title in (("model", "The model's"), ("setup", "The setup's"), ("", "Free")):
-        rows = [
-            (
-                f"${_latex(s.symbol)}$",
-                f"`{s.name}`",
-                s.meaning,
-                s.unit or "count",
-                f"{values[s.name]:,}" if s.name in values else "",
-            )
-            for s in SYMBOLS.values()
-            if s.needs == needs
-        ]
+        own = [(s, f"{values[s.name]:,}" if s.name in values else "") for s in SYMBOLS.values() if s.needs == needs]
+        rows = [(f"${_latex(s.symbol)}$", f"`{s.name}`", s.meaning, s.unit or "count", value) for s, value in own]
         text += f"## {title}\n\n" + _table(("symbol", "in code", "meaning", "unit", "GPT-2"), rows) + "\n"
     return text
 
@@ -147,21 +138,12 @@ def glossary() -> str:
     )
     text += "## Parts of memory\n\n"
     text += _table(("part", "in figures"), [(f"`{n}`", p.label) for n, p in draw.PARTS.items()])
-    text += "\n## Precisions\n\n" + _table(
-        ("name", "weights", "matrix products", "optimizer states", "master weights", "autocast", "loss scaling"),
-        [
-            (
-                f"`{n}`",
-                p.weights,
-                p.compute,
-                p.states,
-                p.master or "none",
-                "yes" if p.autocast else "no",
-                "yes" if p.loss_scaling else "no",
-            )
-            for n, p in PRECISIONS.items()
-        ],
-    )
+    columns = "name", "weights", "matrix products", "optimizer states", "master weights", "autocast", "loss scaling"
+    rows = [
+        (f"`{n}`", p.weights, p.compute, p.states, p.master or "none", *(("no", "yes")[is_] for is_ in (p.autocast, p.loss_scaling)))
+        for n, p in PRECISIONS.items()
+    ]  # fmt: skip
+    text += "\n## Precisions\n\n" + _table(columns, rows)
     for title, kind in (("A setup", eb.Setup), ("A model", eb.Model), ("A budget", eb.Budget)):
         text += f"\n## {title}\n\n"
         text += "".join(
@@ -178,17 +160,10 @@ def glossary() -> str:
 
 #: The handout's formulas, and under which attention and checkpointing each is meant.
 HANDOUT = (
-    ("parameters", {}),
-    ("phase.rest", {}),
-    ("bytes_per_parameter", {}),
-    ("casts", {}),
-    ("activations.block", {}),
-    ("attention.scores", {"attention": "eager"}),
-    ("checkpoint.inputs", {"checkpointing": "full"}),
-    ("logits", {}),
-    ("loss.logits", {}),
-    ("phase.step", {}),
-)
+    ("parameters", {}), ("phase.rest", {}), ("bytes_per_parameter", {}), ("casts", {}), ("activations.block", {}),
+    ("attention.scores", {"attention": "eager"}), ("checkpoint.inputs", {"checkpointing": "full"}), ("logits", {}),
+    ("loss.logits", {}), ("phase.step", {}),
+)  # fmt: skip
 
 
 def _letters(formulas):

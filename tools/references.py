@@ -14,6 +14,23 @@ ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "notebooks" / "references.md"
 SAID = tomllib.loads((ROOT / "tools/references.toml").read_text(encoding="utf-8"))
 NUMBER = re.compile(r"(?:arXiv:|arxiv\.org/abs/)(\d{4}\.\d{5})")
+TEXT = """# References
+
+What the book leans on, written by `python tools/references.py` from the sources that its chapters and formulas name.
+What the five articles say is checked in [chapter 47](47_claims.ipynb).
+
+## To read beside it
+
+| what | by | good for |
+|---|---|---|
+{guides}
+
+## Papers
+
+| who | title | chapters | formulas, the first of them |
+|---|---|---|---|
+{papers}
+"""
 
 
 def chapters() -> dict[str, list[str]]:
@@ -38,17 +55,9 @@ def formulas() -> dict[str, dict[str, str]]:
 
 def named() -> set[str]:
     """arXiv's numbers that the package, the chapters and the labs name."""
-    files = [
-        *(ROOT / "src").rglob("*.py"),
-        *(ROOT / "src").rglob("*.toml"),
-        *ROOT.glob("notebooks/*"),
-        *ROOT.glob("labs/*.*"),
-    ]
-    texts = (
-        path.read_text(encoding="utf-8")
-        for path in files
-        if path.is_file() and path != PAGE and path.suffix != ".jsonl"
-    )
+    patterns = "src/**/*.py", "src/**/*.toml", "notebooks/*", "labs/*.*"
+    files = (path for pattern in patterns for path in ROOT.glob(pattern) if path != PAGE and path.suffix != ".jsonl")
+    texts = (path.read_text(encoding="utf-8") for path in files if path.is_file())
     return {number for text in texts for number in NUMBER.findall(text)}
 
 
@@ -62,27 +71,7 @@ def page() -> str:
         names = ", ".join(f"`{name}`" for name in [*derived.get(number, {})][:3])
         rows.append(f"| {who} | [{title}](https://arxiv.org/abs/{number}) | {where} | {names} |")
     guides = [f"| [{title}]({address}) | {who} | {good} |" for address, (who, title, good) in SAID["guides"].items()]
-    return "\n".join(
-        [
-            "# References",
-            "",
-            "What the book leans on, written by `python tools/references.py` from the sources that its chapters and formulas name.",
-            "What the five articles say is checked in [chapter 47](47_claims.ipynb).",
-            "",
-            "## To read beside it",
-            "",
-            "| what | by | good for |",
-            "|---|---|---|",
-            *guides,
-            "",
-            "## Papers",
-            "",
-            "| who | title | chapters | formulas, the first of them |",
-            "|---|---|---|---|",
-            *rows,
-            "",
-        ]
-    )
+    return TEXT.format(guides="\n".join(guides), papers="\n".join(rows))
 
 
 if __name__ == "__main__":

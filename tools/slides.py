@@ -70,15 +70,9 @@ def sentences(text: str, words: int, last: bool = False) -> str:
 
 def blocks(text: str) -> list[str]:
     """The blocks of a text, whole: paragraphs, lists, tables, code, formulas. What is folded or quoted is none."""
-    found = re.split(
-        r"\n\s*\n",
-        re.sub(
-            r"^(```|~~~)(.*?)^\1",
-            lambda m: m[0].replace("\n\n", "\n\0\n"),
-            _SPOKEN.sub("", _FOLDED.sub("", text)),
-            flags=re.S | re.M,
-        ),
-    )
+    text = _SPOKEN.sub("", _FOLDED.sub("", text))
+    text = re.sub(r"^(```|~~~)(.*?)^\1", lambda m: m[0].replace("\n\n", "\n\0\n"), text, flags=re.S | re.M)
+    found = re.split(r"\n\s*\n", text)
     joined: list[str] = []
     for block in (b.strip("\n").replace("\0", "") for b in found if b.strip()):
         if joined and (block[0] == " " or _LIST.match(block)) and _LIST.match(joined[-1]):
@@ -147,13 +141,8 @@ def guessed(cell) -> tuple[str, str]:
 def answered(cell) -> list[tuple[str, str]]:
     """The name of each prediction that a cell reveals, and the answer, which its outputs do not show."""
     told = [output.metadata[TOLD] for output in cell.get("outputs", []) if TOLD in output.get("metadata", {})]
-    return [
-        (
-            one["prediction"],
-            re.sub(r"\b\d+\.\d{3,}", lambda m: f"{float(m[0]):.4g}", one.get("answer", "\N{HORIZONTAL ELLIPSIS}")),
-        )
-        for one in told
-    ]
+    answers = [(one["prediction"], one.get("answer", "\N{HORIZONTAL ELLIPSIS}")) for one in told]
+    return [(id, re.sub(r"\b\d+\.\d{3,}", lambda m: f"{float(m[0]):.4g}", said)) for id, said in answers]
 
 
 def _letters(tex):
@@ -284,11 +273,8 @@ def faults(notebook: nbformat.NotebookNode) -> list[str]:
         if not marked(cell):
             continue
         asked.add(guessed(cell)[0])
-        found += [
-            f"{cell.id}: it answers {name}, and no slide before asks it"
-            for name, _ in answered(cell)
-            if name not in asked
-        ]
+        unasked = (name for name, _ in answered(cell) if name not in asked)
+        found += [f"{cell.id}: it answers {name}, and no slide before asks it" for name in unasked]
         for output in shown(cell):
             rows = _table(output)[2]
             if rows and max(_lines(rows)) > LINES:
