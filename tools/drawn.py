@@ -37,12 +37,8 @@ def any_stages(schedule, draw):
 
 def any_gpt(name, draw):
     """GPT-2, OPT, and what is between them."""
-    heads, width, yes, positions = (
-        draw([1, 2, 3, 4]),
-        draw([1, 2, 4, 5, 8, 12, 16, 20, 64]),
-        [True, True, False],
-        draw([33, 64]),
-    )
+    heads, width, positions = draw([1, 2, 3, 4]), draw([1, 2, 4, 5, 8, 12, 16, 20, 64]), draw([33, 64])
+    yes = [True, True, False]
     return eb.Model(
         name=name, layers=draw([1, 2, 3, 9]), width=heads * width, heads=heads, vocabulary=draw([11, 101, 1000, 5003]),
         positions=positions, learned_positions=positions + draw([0, 0, 2]), ffn_width=draw([None, None, 1, 7 * heads]),
@@ -53,12 +49,8 @@ def any_gpt(name, draw):
 
 def any_llama(name, draw):
     """Llama, Qwen, Gemma, Mixtral, and what is between them."""
-    kv_heads, groups, no, experts = (
-        draw([1, 1, 2, 3]),
-        draw([1, 1, 2, 3]),
-        [False, False, True],
-        draw([0, 0, 1, 2, 5, 8]),
-    )
+    kv_heads, groups, experts = draw([1, 1, 2, 3]), draw([1, 1, 2, 3]), draw([0, 0, 1, 2, 5, 8])
+    no = [False, False, True]
     mixture = (
         {"experts": experts, "experts_per_token": draw(range(1, experts + 1)), "expert_width": draw([4, 8, 24, 40])}
         if experts

@@ -64,15 +64,8 @@ def cover():
 
 def _cover_words(fig, peak):
     fig.text(0.02, 0.945, "Every Byte", fontsize=46, fontweight="bold", color=INK, va="top")
-    fig.text(
-        0.02,
-        0.81,
-        "Where does the memory of a GPU go\nwhile it trains a transformer?",
-        fontsize=17,
-        color=INK,
-        va="top",
-        linespacing=1.35,
-    )
+    question = "Where does the memory of a GPU go\nwhile it trains a transformer?"
+    fig.text(0.02, 0.81, question, fontsize=17, color=INK, va="top", linespacing=1.35)
     for y, (words, size) in zip((0.94, 0.845), (("predicted", 15), ("counted", 15)), strict=True):
         fig.text(0.545, y, words, fontsize=size, color=MUTED, va="top", ha="right")
         fig.text(0.555, y + 0.012, f"{peak:,} bytes", fontsize=24, fontweight="bold", color=INK, va="top")
@@ -123,14 +116,8 @@ def _cover_block(ax, rows):
         ax.text(-longest * 0.03, i, name, ha="right", va="center", fontsize=13, color=INK)
         ax.text(x + longest * 0.03, i, units.text(x), va="center", fontsize=12, color=INK)
     ax.set(xlim=(0, longest * 1.45), ylim=(len(rows) - 0.3, -1.5))
-    ax.text(
-        -longest * 0.4,
-        -1.1,
-        f"what one block keeps: {units.text(sum(x for _, x in rows))}",
-        fontsize=14,
-        fontweight="bold",
-        color=INK,
-    )
+    said = f"what one block keeps: {units.text(sum(x for _, x in rows))}"
+    ax.text(-longest * 0.4, -1.1, said, fontsize=14, fontweight="bold", color=INK)
     ax.set_axis_off()
 
 
