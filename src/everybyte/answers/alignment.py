@@ -12,7 +12,7 @@ from ..ask.setup import Setup
 from ..catalog import Gpu, Model
 from ..catalog.weights import summed
 from ..common import checks
-from ..common.tables import Table
+from ..common.tables import Table, picked
 from ..rules import ALIGNED, GENERATING, ROLLOUT, check
 from ..theory import alignment as passes
 from ..theory import letters
@@ -260,14 +260,12 @@ class Alignment:
 
     def as_dict(self) -> dict:
         """As JSON holds it: whole bytes."""
-        model, names = (
-            self.objective.model,
-            ("held", "parts", "peak", "peak_at", "learning", "generating", "scoring", "fits"),
-        )
+        model = self.objective.model
         return {
             "method": self.objective.method, "model": {"name": model.name, "parameters": int(model.parameters)},
             "reference": self.objective.reference, "setup": self.setup.as_dict(), "gpu": self.gpu and self.gpu.name,
-            "rollout": self.rollout and asdict(self.rollout), **{name: getattr(self, name) for name in names},
+            "rollout": self.rollout and asdict(self.rollout),
+            **picked(self, "held parts peak peak_at learning generating scoring fits"),
             "timeline": self.rollout and self.timeline().as_dict(), "said": self.said(),
         }  # fmt: skip
 

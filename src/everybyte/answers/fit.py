@@ -13,7 +13,7 @@ from ..ask.setup import Setup
 from ..catalog import Described, Gpu, Model, gpus
 from ..common import checks
 from ..common.search import beyond, fewest, largest_below, most
-from ..common.tables import Shown, Table, sized
+from ..common.tables import Shown, Table, picked, sized
 from ..derivation import Derivation
 from ..derivation.growing import largest as largest_size
 from ..derivation.ranges import Range
@@ -257,22 +257,12 @@ class Fit(Shown):
     def as_dict(self) -> dict:
         """As JSON holds it: whole bytes."""
         said = {
-            "model": {"name": self.model.name, "parameters": int(self.model.parameters)},
-            "setup": self.setup.as_dict(),
-            "gpu": {"name": self.gpu.name, "memory": self.gpu.memory},
-            "vary": self.vary,
-            "fits": self.fits,
-            "value": self.value,
+            "model": {"name": self.model.name, "parameters": int(self.model.parameters)}, "setup": self.setup.as_dict(),
+            "gpu": picked(self.gpu, "name memory"), **picked(self, "vary fits value"),
             "headroom": {t.name: t.bytes for t in self.headroom.terms(self.gpu, self.setup)},
-            "usable": self.usable,
-            "peak": self.peak,
-            "peak_at": self.witness.peak_at,
-            "configuration": self.configuration,
-            "reserved": self._reserves,
-            "free": self.free,
-            "limit": self.limit,
-            "why": self.why(),
-        }
+            **picked(self, "usable peak"), "peak_at": self.witness.peak_at, "configuration": self.configuration,
+            "reserved": self._reserves, **picked(self, "free limit"), "why": self.why(),
+        }  # fmt: skip
         if more := self.expandable:
             near = {"value": more.value, "peak": more.peak, "reserved": more._reserves}
             said["expandable"] = {"configuration": more.configuration} | near

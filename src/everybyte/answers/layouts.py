@@ -15,7 +15,7 @@ from ..ask.setup import Setup
 from ..catalog import Gpu, Model
 from ..catalog.weights import ENDS, weights
 from ..common import checks
-from ..common.tables import Table
+from ..common.tables import Table, picked
 from ..rules import LAYOUT, check
 from ..theory.budget import Budget, budget, heaviest, heavy, not_derived
 from . import throughput
@@ -282,10 +282,8 @@ class Layouts:
 
     def as_dict(self) -> dict:
         """As JSON holds it."""
-        return {
-            "usable": self.usable, "configuration": self.configuration, "tried": self.tried, "binding": self.binding, "refused": self.refused,
-            "found": [layout.as_dict() for layout in self.found],
-        }  # fmt: skip
+        found = {"found": [layout.as_dict() for layout in self.found]}
+        return picked(self, "usable configuration tried binding refused") | found
 
 
 def tokens_of(setup: Setup) -> int:

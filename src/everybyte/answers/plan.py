@@ -14,7 +14,7 @@ from ..ask.setup import Setup
 from ..catalog import Described, Gpu, Model
 from ..catalog.weights import numbers_of
 from ..common import checks
-from ..common.tables import Shown, Table
+from ..common.tables import Shown, Table, picked
 from ..theory.budget import budget, course_of, letters, not_derived
 from .headroom import PLAYED, PYTORCH, ROUNDING, Headroom, computes, kept_free, takes
 from .rates import Load
@@ -378,14 +378,9 @@ class Plan(Shown):
 
     def as_dict(self) -> dict:
         """As JSON holds it."""
-        return {
-            "usable": self.usable,
-            "configuration": self.configuration,
-            "asked": _rung_as_dict(self.asked),
-            "best": _rung_as_dict(self.best) if self.best else None,
-            "ladder": [_rung_as_dict(r) for r in self.ladder()],
-            "switches": [_rung_as_dict(r) for r in self.singles],
-        }
+        ends = {"asked": _rung_as_dict(self.asked), "best": _rung_as_dict(self.best) if self.best else None}
+        ladder, singles = ([_rung_as_dict(r) for r in rungs] for rungs in (self.ladder(), self.singles))
+        return picked(self, "usable configuration") | ends | {"ladder": ladder, "switches": singles}
 
 
 def _rung_as_dict(rung):

@@ -70,5 +70,10 @@ def sized(name: str, size: int) -> tuple[str, int, str]:
     return name, size, units.text(size)
 
 
+def picked(result: object, names: str) -> dict[str, Any]:
+    """These fields of a result by name, as JSON holds them."""
+    return {name: getattr(result, name) for name in names.split()}
+
+
 def _text(cell):
     return f"{cell:,}" if isinstance(cell, int) and not isinstance(cell, bool) else checks.printable(str(cell))
