@@ -58,7 +58,8 @@ const timeline = {
     return [amount(now), ` peak, in ${moment}${name === moment || r.marks[name] === r.top ? "" : `: ${name}`}`, change ? ` ${change > 0 ? "+" : "\u2212"}${amount(Math.abs(change))}` : ""];
   },
   // Where a picture's axes of time and bytes stand, and what touch.js asks of them.
-  axis: (width) => [80, width - 12],
+  ends: (width) => [80, width - 12],
+  axis: (width) => scale(timeline.ends(width), 0, 1),
   tall: [36, 268],
   handled: "instant of the step; arrow keys move it by one operation",
   range: (spec, r) => ({ "aria-valuemin": 1, "aria-valuemax": r.last + 1, "aria-valuenow": r.at + 1, "aria-valuetext": timeline.instant(spec, r).trim() }),
@@ -66,10 +67,7 @@ const timeline = {
     const at = r.edges.findIndex((edge) => edge > share);
     return at < 0 ? r.last : Math.max(0, at - 1);
   },
-  hit(r, width, x) {
-    const [left, right] = timeline.axis(width);
-    return timeline.reached(r, (x - left) / (right - left));
-  },
+  hit: (r, width, x) => timeline.reached(r, scale([0, 1], ...timeline.ends(width))(x)),
   moved: (spec, r, at) => ({ look: 0, place: Math.round((at * spec.places) / r.last) }),
   turned(r, key) {
     const steps = { ArrowRight: 1, ArrowUp: 1, ArrowLeft: -1, ArrowDown: -1, PageUp: 10, PageDown: -10 };
@@ -77,15 +75,11 @@ const timeline = {
     return key in steps ? Math.min(r.last, Math.max(0, r.at + steps[key])) : undefined;
   },
   tip(spec, r, width, at) {
-    const [left, right] = timeline.axis(width);
-    const x = left + ((r.edges[at] + r.edges[at + 1]) / 2) * (right - left);
+    const x = timeline.axis(width)((r.edges[at] + r.edges[at + 1]) / 2);
     const [, ...words] = timeline.instant(spec, { ...r, at }).match(/^ (Operation .*?, .*?): (.*); (.*) in all\.$/);
     return { x, lines: [words[0], words[2], ...words[1].split(", "), ...saidOrigin(timeline.origin(spec, r, at))] };
   },
-  played(r, width, share) {
-    const [left, right] = timeline.axis(width);
-    return { x: left + share * (right - left), right, at: timeline.reached(r, share) };
-  },
+  played: (r, width, share) => ({ x: timeline.axis(width)(share), right: timeline.ends(width)[1], at: timeline.reached(r, share) }),
   peak: (r) => `${amount(r.total[r.top])} in ${r.ops[r.top][1]}`,
   beside: () => ".", // what else is said of the peak
   describe(spec, r) {
@@ -98,9 +92,10 @@ const timeline = {
     return `${what}:${before === now ? "" : ` the peak ${before}${ARROW}${now}.`}${timeline.instant(spec, b)}`;
   },
   draw(spec, r, paint) {
-    const [[left, right], [top, bottom]] = [timeline.axis(paint.width), timeline.tall];
+    const [along, [top, bottom]] = [timeline.axis(paint.width), timeline.tall];
+    const [left, right] = timeline.ends(paint.width);
     const end = paint.end("bytes", Math.max(r.plain ?? 0, r.total[r.top]) * 1.06, "B");
-    const [x, y] = [(place) => left + r.edges[place] * (right - left), scale([bottom, top], 0, end)];
+    const [x, y] = [(place) => along(r.edges[place]), scale([bottom, top], 0, end)];
     const middle = (place) => (x(place) + x(place + 1)) / 2;
     rungs(paint, left, right, y, ticks(end));
     timeline.areas(spec, r, paint, x, y);
