@@ -10,9 +10,18 @@ from numbers import Real
 from .common import checks
 
 UNITS = {
-    "B": 1, "KiB": 1024, "MiB": 1024**2, "GiB": 1024**3, "TiB": 1024**4, "PiB": 1024**5, "EiB": 1024**6,
-    "kB": 1000, "MB": 1000**2, "GB": 1000**3, "TB": 1000**4,
-}  # fmt: skip
+    "B": 1,
+    "KiB": 1024,
+    "MiB": 1024**2,
+    "GiB": 1024**3,
+    "TiB": 1024**4,
+    "PiB": 1024**5,
+    "EiB": 1024**6,
+    "kB": 1000,
+    "MB": 1000**2,
+    "GB": 1000**3,
+    "TB": 1000**4,
+}
 #: A pattern of whole numbers whose commas group three digits.
 GROUPED = r"[-+]?\d{1,3}(?:,\d{3})+"
 _MOST = 1e300  # what is counted is less

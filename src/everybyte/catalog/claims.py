@@ -13,9 +13,15 @@ from .. import units
 from ..common import checks, files
 
 VERDICTS = (
-    "holds", "holds if", "off by a factor of", "false", "contradicts itself", "contradicts another article",
-    "outdated API", "not settled here",
-)  # fmt: skip
+    "holds",
+    "holds if",
+    "off by a factor of",
+    "false",
+    "contradicts itself",
+    "contradicts another article",
+    "outdated API",
+    "not settled here",
+)
 #: Verdicts that a document can give. They are written by hand, and no computation checks them.
 BY_SOURCE = ("holds", "false", "outdated API")
 #: The articles: number -> subject.

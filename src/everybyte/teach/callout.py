@@ -9,9 +9,13 @@ from importlib.util import find_spec
 ALONE = "EVERYBYTE_ALONE"
 #: A mark and a border for each kind. The words carry the meaning too.
 _MARKS = {
-    "right": ("✓", "#009e73"), "wrong": ("✗", "#d55e00"), "open": ("…", "#888888"), "unreadable": ("?", "#888888"),
-    "hint": ("→", "#0072b2"), "guess": ("•", "#0072b2"),
-}  # fmt: skip
+    "right": ("✓", "#009e73"),
+    "wrong": ("✗", "#d55e00"),
+    "open": ("…", "#888888"),
+    "unreadable": ("?", "#888888"),
+    "hint": ("→", "#0072b2"),
+    "guess": ("•", "#0072b2"),
+}
 _SHOWN: dict[tuple, object] = {}  # a card lives as long as its kernel
 
 

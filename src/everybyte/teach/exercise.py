@@ -23,9 +23,12 @@ _HINTS_TAKEN: dict[str, int] = {}
 DIFFICULTIES = {1: "easy", 2: "medium", 3: "hard"}
 #: Verdict -> kind of its callout.
 _VERDICTS = {
-    "right": "right", "not yet": "wrong", "not attempted yet": "open", "could not be read": "unreadable",
+    "right": "right",
+    "not yet": "wrong",
+    "not attempted yet": "open",
+    "could not be read": "unreadable",
     "not proved": "unreadable",
-}  # fmt: skip
+}
 
 
 @dataclass(frozen=True, kw_only=True)
