@@ -257,12 +257,18 @@ class Fit(Shown):
     def as_dict(self) -> dict:
         """As JSON holds it: whole bytes."""
         said = {
-            "model": {"name": self.model.name, "parameters": int(self.model.parameters)}, "setup": self.setup.as_dict(),
-            "gpu": picked(self.gpu, "name memory"), **picked(self, "vary fits value"),
+            "model": {"name": self.model.name, "parameters": int(self.model.parameters)},
+            "setup": self.setup.as_dict(),
+            "gpu": picked(self.gpu, "name memory"),
+            **picked(self, "vary fits value"),
             "headroom": {t.name: t.bytes for t in self.headroom.terms(self.gpu, self.setup)},
-            **picked(self, "usable peak"), "peak_at": self.witness.peak_at, "configuration": self.configuration,
-            "reserved": self._reserves, **picked(self, "free limit"), "why": self.why(),
-        }  # fmt: skip
+            **picked(self, "usable peak"),
+            "peak_at": self.witness.peak_at,
+            "configuration": self.configuration,
+            "reserved": self._reserves,
+            **picked(self, "free limit"),
+            "why": self.why(),
+        }
         if more := self.expandable:
             near = {"value": more.value, "peak": more.peak, "reserved": more._reserves}
             said["expandable"] = {"configuration": more.configuration} | near
