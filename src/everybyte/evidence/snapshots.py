@@ -112,12 +112,12 @@ class Memory(Shown):
         """{address: (bytes requested, frames)} of what lived at the peak."""
         return {
             address: self._start[address] if number is None else (size, self.frames[number])
-            for address, (size, number) in self._live().items()
+            for address, (size, number) in self.lived().items()
         }
 
-    def _live(self, event=None):
-        """{address: (bytes requested, the event that asked for it, None before the first)} after a number of events."""
-        found = {address: (size, None) for address, (size, _) in self._start.items()}
+    def lived(self, event: int | None = None) -> dict[int, tuple[int, int | None]]:
+        """{address: (bytes requested, the event that asked for it or None)} of what lived after a number of events, by default at the peak."""
+        found: dict[int, tuple[int, int | None]] = {address: (size, None) for address, (size, _) in self._start.items()}
         self._go_on(found, {}, 0, self.peak_event if event is None else event)
         return found
 
@@ -140,7 +140,7 @@ class Memory(Shown):
 
     def made(self, event: int | None = None) -> dict[int, tuple[int, Made]]:
         """{address: (bytes requested, what it is)} of what lived after a number of events, by default at the peak."""
-        return {address: (size, self._made(address, number)) for address, (size, number) in self._live(event).items()}
+        return {address: (size, self._made(address, number)) for address, (size, number) in self.lived(event).items()}
 
     def _made(self, address, number):
         return self.names.first[address] if number is None else self.names.of(number)
@@ -177,7 +177,7 @@ class Memory(Shown):
     @cached_property
     def leaks(self) -> list[Growth]:
         """What each step leaves behind, by the line that asked for it, most bytes first; none where nothing grows."""
-        live = {number: size for size, number in self._live(len(self.events)).values() if number is not None}
+        live = {number: size for size, number in self.lived(len(self.events)).values() if number is not None}
         return grown(self.events, self.steps, {number: self.names.of(number) for number in live}, live)
 
     @property
@@ -196,7 +196,7 @@ class Memory(Shown):
         Returns:
             (address, bytes, [(address, bytes requested, what it is) of each block in use]) of each range; neighbors that grew are one.
         """
-        ranges, live, done = self._first_ranges(), self._live(0), 0
+        ranges, live, done = self._first_ranges(), self.lived(0), 0
         for until in events:
             checks.whole("maps", "events", until, done, len(self.events))
             self._go_on(live, ranges, done, until)
@@ -253,7 +253,7 @@ class Memory(Shown):
     def sums(self, events: Sequence[int]) -> Iterator[dict[str, int]]:
         """Live bytes of each part, after each of some numbers of events, ascending."""
         done = events[0]
-        live = {address: (size, self._part(address, number)) for address, (size, number) in self._live(done).items()}
+        live = {address: (size, self._part(address, number)) for address, (size, number) in self.lived(done).items()}
         now = dict.fromkeys(sorted({name for _, name in live.values()}), 0)
         for size, name in live.values():
             now[name] += size
