@@ -3,6 +3,7 @@
 import gzip
 import json
 import pickle
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -156,3 +157,10 @@ def test_what_is_pinned_saves_no_less_than_nothing_after_the_cache_was_emptied()
     memory = Memory(0, [kept | {"blocks": [held, free]}], events, [None] * len(events))
     assert (memory.peak, memory.reserved, eb.doctor(memory).cause) == (66 * MIB, 4 * MIB, "kept")
     assert eb.doctor(memory).advice[0].saves == eb.doctor(memory).causes[0].bytes == 2 * MIB
+
+
+def test_a_setting_of_another_release_stops_no_reading():
+    memory = replace(read("pinned"), settings="a_newer_one:True")
+    assert memory.emptied == read("pinned").emptied and eb.doctor(memory).cause == "kept"
+    with pytest.raises(ValueError, match="a_newer_one"):  # what it decides is not played
+        memory.replayed()

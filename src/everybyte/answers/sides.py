@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import Any
 
-from ..allocator import GIVES, TAKES, settings
+from ..allocator import GIVES, TAKES
 from ..ask.setup import Setup
 from ..catalog import model, models
 from ..common import checks, files
@@ -347,10 +347,7 @@ def _twins(memory, sizes):
 
 def _segments(memory):
     """What stands around the blocks at the peak: rounding, free pieces beside tensors, whole free segments; and what came later."""
-    try:
-        rounded = settings(memory.settings).rounded
-    except ValueError:  # a setting of another release
-        rounded = settings("").rounded
+    rounded = memory.rules.rounded
     (ranges,) = memory.maps([memory.peak_event])
     rounding, free, whole, beside = 0, 0, 0, Counter()
     for _, size, inside in ranges:

@@ -12,7 +12,7 @@ from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any
 
-from ..allocator import ACTIONS, GIVES, TAKES, Replayed, before, replay, settings
+from ..allocator import ACTIONS, GIVES, TAKES, Replayed, Settings, before, replay, settings
 from ..common import checks
 from ..common.tables import Shown, Table
 from ..units import text
@@ -48,6 +48,14 @@ class Memory(Shown):
     events: list[tuple[str, int, int, int]]
     frames: list[Frames | None]
     settings: str = ""
+
+    @property
+    def rules(self) -> Settings:
+        """Its allocator's settings as they are read; PyTorch's own, where one of them is of another release."""
+        try:
+            return settings(self.settings)
+        except ValueError:
+            return settings("")
 
     @property
     def reserved(self) -> int:
@@ -183,7 +191,7 @@ class Memory(Shown):
     @property
     def emptied(self) -> int:
         """Bytes that `torch.cuda.empty_cache()` would give back to the driver at the end."""
-        return emptied(self.segments, settings(self.settings).large_segment)
+        return emptied(self.segments, self.rules.large_segment)
 
     @cached_property
     def pinned(self) -> list[Pinned]:
