@@ -451,8 +451,7 @@ class _Process:
 def _resident():
     """Bytes of this process that are in memory; where the system does not say, the most that ever were."""
     try:
-        with open("/proc/self/statm", encoding="ascii") as file:
-            return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+        return files.kilobytes("/proc/self/status")["VmRSS"]
     except OSError:
         try:
             import resource
