@@ -130,7 +130,8 @@ class Memory(Shown):
         return found
 
     def _go_on(self, live, ranges, done, until):
-        """Apply the events from one to another to what lives, and to the ranges of memory."""
+        """Apply the events from one to another to what lives, and to the ranges of memory. Raise ValueError for one that is not there."""
+        checks.whole("moment", "event", until, done, len(self.events))
         for number, (action, address, size, _) in enumerate(self.events[done:until], done):
             if action == "alloc":
                 live[address] = size, number
@@ -206,7 +207,6 @@ class Memory(Shown):
         """
         ranges, live, done = self._first_ranges(), self.lived(0), 0
         for until in events:
-            checks.whole("maps", "events", until, done, len(self.events))
             self._go_on(live, ranges, done, until)
             done, places = until, sorted(ranges)
             found: list[tuple[int, int, list]] = [(at, ranges[at][0], []) for at in places]
@@ -266,6 +266,7 @@ class Memory(Shown):
         for size, name in live.values():
             now[name] += size
         for until in events:
+            checks.whole("moment", "event", until, done, len(self.events))
             for number, (action, address, size, _) in enumerate(self.events[done:until], done):
                 if action == "alloc":
                     name = self._part(address, number)
