@@ -237,6 +237,11 @@ def test_a_stored_dry_run_tells_its_tensors():
         ({"a": 1}, "explain.seen: a dict of"),
         (script() | {"processes": []}, "explain: a rehearsal without a process that used a GPU"),
         ({"witness": "rehearse", "processes": [{}]}, "explain.seen: JSON of 'rehearse' that is not as it was written"),
+        (
+            {"witness": "predict", "model": {"name": "?"}, "parts": {"loss": "9"}},
+            "explain.seen: JSON of 'predict' that is not as it was written",
+        ),
+        (STATS | {"requested_bytes.all.peak": "9"}, "explain.seen: a dict of"),
         ({"witness": "dry run", "model": 3, "parts": {}}, "explain.seen: JSON of 'dry run' that is not"),
         ("{not json", "explain.seen: no JSON"),
         ("nothing of memory", "no out-of-memory message"),

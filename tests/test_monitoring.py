@@ -252,6 +252,8 @@ def test_afterwards_nobody_listens_and_a_job_that_dies_leaves_its_picture(parts,
     [
         ({"warn_at": 0}, "Monitor.warn_at: 0"), ({"limit": 0}, "Monitor.limit: 0"), ({"automatic": 1}, "Monitor.automatic: 1"),
         ({"setup": eb.Setup()}, "Monitor.model: None"), ({"device": "meta"}, "Monitor.device: 'meta'"),
+        ({"device": "gpu 0"}, "Monitor.device: 'gpu 0'"), ({"device": 0.5}, "Monitor.device: '0.5'"), ({"warn_at": "9"}, "Monitor.warn_at: '9'"),
+        ({"gpu": "rtx"}, "gpu.name: 'rtx'"), ({"model": "gpt2", "setup": eb.Setup()}, "Monitor.model: 'gpt2'"),
     ],
 )  # fmt: skip
 def test_bad_input_is_named(arguments, said):

@@ -3,6 +3,7 @@
 import gzip
 import json
 import pickle
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from recordings import CAUSES
 
 import everybyte as eb
 from everybyte.command import main
-from everybyte.evidence import example, naming
+from everybyte.evidence import Memory, example, naming
 from everybyte.teach.bank import c42
 
 MIB = 2**20
@@ -144,3 +145,22 @@ def test_what_grows_and_what_is_pinned_is_printed_and_is_json(tmp_path, capsys):
     assert (
         found["cause"] == "leak" and found["causes"][0]["bytes"] == 40 * MIB and found["advice"][-1]["setup"]["batch"]
     )
+
+
+def test_what_is_pinned_saves_no_less_than_nothing_after_the_cache_was_emptied():
+    """At the end less is reserved than lived at the peak: what can be saved is what blocks in use pin, as the finding says."""
+    held = {"address": 0, "size": 2 * MIB, "requested_size": 2 * MIB, "state": "active_allocated"}
+    kept = {"total_size": 4 * MIB, "allocated_size": 2 * MIB, "segment_type": "large", "address": 0, "stream": 0}
+    events = [("alloc", 0, 2 * MIB, 0), ("segment_alloc", 2**40, 64 * MIB, 0), ("alloc", 2**40, 64 * MIB, 0)]
+    events += [(action, 2**40, 64 * MIB, 0) for action in ("free_requested", "free_completed", "segment_free")]
+    free = {"address": 2 * MIB, "size": 2 * MIB, "state": "inactive"}
+    memory = Memory(0, [kept | {"blocks": [held, free]}], events, [None] * len(events))
+    assert (memory.peak, memory.reserved, eb.doctor(memory).cause) == (66 * MIB, 4 * MIB, "kept")
+    assert eb.doctor(memory).advice[0].saves == eb.doctor(memory).causes[0].bytes == 2 * MIB
+
+
+def test_a_setting_of_another_release_stops_no_reading():
+    memory = replace(read("pinned"), settings="a_newer_one:True")
+    assert memory.emptied == read("pinned").emptied and eb.doctor(memory).cause == "kept"
+    with pytest.raises(ValueError, match="a_newer_one"):  # what it decides is not played
+        memory.replayed()

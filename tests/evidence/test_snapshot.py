@@ -41,6 +41,17 @@ def test_the_peak_and_whose_it_was():
     assert "14.00 MiB" in repr(memory.table())
 
 
+def test_a_moment_that_the_history_does_not_have_is_refused():
+    memory = eb.snapshot(pickle.dumps(plain())).main
+    count = len(memory.events)
+    for ask in (memory.made, memory.held, memory.parts, memory.reserved_at):
+        for moment in (-1, count + 1, "1"):
+            with pytest.raises(ValueError, match="moment.event"):
+                ask(moment)
+    with pytest.raises(ValueError, match=f"moment.event: 0 is not a whole number from 1 to {count}"):
+        list(memory.sums([1, 0]))
+
+
 def test_two_gpus_and_one_that_has_nothing():
     said = plain()
     said["segments"].append(segment(2**40, [block(30 * MIB)], device=2))
@@ -208,7 +219,7 @@ def test_segments_and_their_blocks_at_any_moment():
     assert peak == [(0, 20 * MIB, [weight, (4 * MIB, 10 * MIB)])] and end == [
         (0, 20 * MIB, [weight, (4 * MIB, 2 * MIB)])
     ]
-    with pytest.raises(ValueError, match=r"maps\.events: 1"):
+    with pytest.raises(ValueError, match=r"moment\.event: 1"):
         list(memory.maps([2, 1]))
 
 

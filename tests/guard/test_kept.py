@@ -63,6 +63,7 @@ def test_it_is_kept_to_the_byte(tmp_path):
     ("change", "words"),
     [
         ({"peak": 13}, "baseline.peak: 13 is not the sum of its lines"), ({"lines": [{}]}, "baseline.lines.where: missing"),
+        ({"versions": []}, "baseline.versions: "), ({"lines": [dict.fromkeys(("where", "code", "inner"), 3) | {"tensors": 1, "bytes": 1}]}, "baseline.lines.where: 3"),
         ({"more": 1}, "baseline.field: 'more' is unknown"), ({"lines": [{"where": "", "code": "", "inner": "", "tensors": 1, "bytes": 1.5}]}, "1.5"),
     ],
 )  # fmt: skip

@@ -33,25 +33,27 @@ def test_the_peak_is_found_between_what_came_before_and_what_is_left():
         event("alloc", 2, 10),
     ]
     left = [block(1, 1000, MADE), block(2, 10), block(3, 50, FORWARD), block(4, 999, state="inactive")]
-    instant = history.most(history.memory(snapshot(events, left), 0))
-    assert instant.live == 1000 + 30 + 100 + 50 and instant.allocation == 2 and instant.frames == FORWARD
-    assert sorted((size, number) for size, _, number in instant.held) == [(30, 0), (50, 2), (100, 1), (1000, 0)]
+    memory = history.memory(snapshot(events, left), 0)
+    assert memory.peak == 1000 + 30 + 100 + 50 and memory.frames[memory.peak_event - 1] == FORWARD
+    assert history.numbers(memory, 40) == {0: 41, 1: 42, 4: 43} and memory.peak_event == 2
+    held = history.living(memory, history.numbers(memory, 40))
+    assert sorted((size, number) for size, _, number in held) == [(30, 0), (50, 42), (100, 41), (1000, 0)]
     none = dict.fromkeys(("line", "inner", "node", "forward", "forward_inner"))
-    assert history.holders(instant, lambda number: None) == [
+    assert history.holders(held, lambda number: None) == [
         none | {"line": "/x/train.py:3", "tensors": 1, "bytes": 1000},
         none | {"line": "/x/train.py:12", "inner": "transformers/gpt2.py:70 forward", "tensors": 2, "bytes": 150},
         none | {"tensors": 1, "bytes": 30},
     ]
     node = {"node": "MmBackward0", "forward": "/x/train.py:8", "forward_inner": None}
-    few = history.holders(instant, {0: node}.get, rows=1)
+    few = history.holders(held, {0: node}.get, rows=1)
     assert [row["bytes"] for row in few] == [1000, 180] and few[-1]["tensors"] == 3
-    assert history.holders(instant, {0: node}.get)[-1] == none | node | {"tensors": 1, "bytes": 30}
+    assert history.holders(held, {0: node}.get)[-1] == none | node | {"tensors": 1, "bytes": 30}
 
 
 def test_a_peak_before_the_history():
-    instant = history.most(history.memory(snapshot([event("free_requested", 1, 500)], []), 0))
-    assert (instant.live, instant.allocation, instant.frames) == (500, 0, [])
-    assert history.most(history.memory(snapshot([], [block(1, 5)], device=1), 0)).live == 0  # another device's
+    memory = history.memory(snapshot([event("free_requested", 1, 500)], []), 0)
+    assert (memory.peak, memory.peak_event, history.living(memory, {})) == (500, 0, [(500, None, 0)])
+    assert history.memory(snapshot([], [block(1, 5)], device=1), 0).peak == 0  # another device's
 
 
 def test_whose_line_it_is():

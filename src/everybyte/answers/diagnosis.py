@@ -40,11 +40,7 @@ def doctor(
         ValueError: where the text is no out-of-memory message: it says what it looks like; and for a setup that does not fit the model.
     """
     settings(configuration)  # an unknown setting is refused
-    both("doctor", model, setup)
-    if model is not None:
-        checks.kind("doctor", "model", model, Model)
-        checks.kind("doctor", "setup", setup, Setup)
-    card = None if gpu is None else find_gpu(gpu)
+    card = gpu_of_run("doctor", model, setup, gpu)
     if isinstance(evidence, Snapshot | Memory):
         return recorded(evidence.main if isinstance(evidence, Snapshot) else evidence, model, setup, card)
     text = ""
@@ -64,11 +60,15 @@ def doctor(
     )
 
 
-def both(owner: str, model: object, setup: object) -> None:
-    """Raise ValueError unless a model and its setup are given together, or neither."""
+def gpu_of_run(owner: str, model: object, setup: object, gpu: Gpu | str | None) -> Gpu | None:
+    """The GPU that is given; None for none. Raise ValueError unless a model and its setup are given together, or neither."""
     if (model is None) != (setup is None):
         missing = "setup" if setup is None else "model"
         raise ValueError(f"{owner}.{missing}: None beside the other; allowed: both, or neither")
+    if model is not None:
+        checks.kind(owner, "model", model, Model)
+        checks.kind(owner, "setup", setup, Setup)
+    return None if gpu is None else find_gpu(gpu)
 
 
 def _card(capacity):

@@ -22,7 +22,7 @@ from ..common import checks, files
 from ..common.tables import Table
 from ..evidence import Message
 from ..units import text
-from .diagnosis import both, doctor
+from .diagnosis import doctor, gpu_of_run
 from .leaking import Crowd, crowds
 
 #: The phases of a step that end by themselves: at backward's call and return, before and after the optimizer's step.
@@ -77,7 +77,7 @@ class Monitor:
         spent: seconds that reading took.
 
     Raises:
-        ValueError: for a share or a limit that is none, and a model without its setup.
+        ValueError: for a share or a limit that is none, a model without its setup, and a GPU that the catalog does not have.
     """
 
     def __init__(
@@ -93,14 +93,14 @@ class Monitor:
         setup: Setup | None = None,
         gpu: Gpu | str | None = None,
     ):
-        if not 0 < warn_at <= 1:
-            raise ValueError(f"Monitor.warn_at: {warn_at!r}; allowed: above 0, up to 1")
+        if not isinstance(warn_at, int | float) or not 0 < warn_at <= 1:
+            raise ValueError(f"Monitor.warn_at: {checks.shown(warn_at)}; allowed: above 0, up to 1")
         if limit is not None:
             checks.whole("Monitor", "limit", limit, 1, 2**60)
-        both("Monitor", model, setup)
+        card = gpu_of_run("Monitor", model, setup, gpu)
         checks.flag("Monitor", "automatic", automatic)
         self.optimizer, self.warn_at, self.picture, self.automatic = optimizer, warn_at, picture, automatic
-        self._device, self._limit, self._run = device, limit, (model, setup, gpu)
+        self._device, self._limit, self._run = device, limit, (model, setup, card)
         self._undo = ExitStack()
         self._clear()
 
@@ -359,10 +359,14 @@ def _rate(one, other):
 
 
 def _meter(device):
-    wanted = device if isinstance(device, str | int | torch.device) else "cuda" if torch.cuda.is_available() else "cpu"
-    wanted = torch.device(wanted)
+    if device is None:
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        wanted = torch.device(device)
+    except (RuntimeError, TypeError):
+        wanted = torch.device("meta")  # none that is watched
     if wanted.type not in ("cuda", "cpu"):
-        raise ValueError(f"Monitor.device: {str(wanted)!r}; allowed: a CUDA device, or cpu")
+        raise ValueError(f"Monitor.device: {checks.shown(str(device))}; allowed: a CUDA device, or cpu")
     if wanted.type == "cpu":
         return _Process()
     return _Cuda(torch.device("cuda", torch.cuda.current_device() if wanted.index is None else wanted.index))
@@ -451,8 +455,7 @@ class _Process:
 def _resident():
     """Bytes of this process that are in memory; where the system does not say, the most that ever were."""
     try:
-        with open("/proc/self/statm", encoding="ascii") as file:
-            return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+        return files.kilobytes("/proc/self/status")["VmRSS"]
     except OSError:
         try:
             import resource

@@ -134,7 +134,7 @@ def _advice(seen, cause, account):
     if cause == "fragmentation":
         return advised("pieces", saves=seen.kept)
     if cause == "kept":
-        return advised("pieces", saves=memory.reserved - memory.peak) + advised("empty", saves=memory.emptied)
+        return advised("pieces", saves=seen.idle) + advised("empty", saves=memory.emptied)
     return [advice for part, size in account for advice in _about(part, size, seen)] if cause == "need" else []
 
 

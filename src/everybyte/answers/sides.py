@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import Any
 
-from ..allocator import GIVES, TAKES, settings
+from ..allocator import GIVES, TAKES
 from ..ask.setup import Setup
 from ..catalog import model, models
 from ..common import checks, files
@@ -135,13 +135,16 @@ def _of_dict(said, field):
     witness = said.get("witness")
     reads: dict[str, Any] = dict.fromkeys(("predict", "dry run", "derive"), _of_parts) | {"measure": _of_record}
     reads["rehearse"] = _of_script if "processes" in said else _of_record if "schema" in said else _of_rehearsal
-    if all(isinstance(said.get(name), int) for name in _COUNTS[1:]):
+    requested, *others = map(said.get, _COUNTS)
+    if isinstance(requested, int | None) and all(isinstance(count, int) for count in others):
         return _of_stats(said)
     if not isinstance(witness, str) or witness not in reads:
         keys = checks.shown(sorted(key for key in said if isinstance(key, str))[:4])
         raise ValueError(f"explain.{field}: a dict of {keys}; allowed: {ALLOWED}")
     try:
-        return reads[witness](said)
+        found = reads[witness](said)
+        found.bytes(found.reach)  # they are numbers
+        return found
     except (LookupError, TypeError, AttributeError) as error:  # somebody else's, or edited
         what = f"{type(error).__name__} {checks.shown(str(error))}"
         raise ValueError(
@@ -347,10 +350,7 @@ def _twins(memory, sizes):
 
 def _segments(memory):
     """What stands around the blocks at the peak: rounding, free pieces beside tensors, whole free segments; and what came later."""
-    try:
-        rounded = settings(memory.settings).rounded
-    except ValueError:  # a setting of another release
-        rounded = settings("").rounded
+    rounded = memory.rules.rounded
     (ranges,) = memory.maps([memory.peak_event])
     rounding, free, whole, beside = 0, 0, 0, Counter()
     for _, size, inside in ranges:

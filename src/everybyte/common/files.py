@@ -54,6 +54,12 @@ def whole(path: str | os.PathLike) -> Iterator[BinaryIO]:
         part.unlink(missing_ok=True)
 
 
+def kilobytes(path: str | os.PathLike) -> dict[str, int]:
+    """Name -> bytes of each line `name: 5 kB` of one of Linux's files, such as /proc/meminfo; OSError where there is none."""
+    pairs = (line.split() for line in Path(path).read_text(encoding="utf-8").splitlines() if line.endswith(" kB"))
+    return {name.rstrip(":"): int(size) * 1024 for name, size, _ in pairs}
+
+
 @contextmanager
 def opened(owner: str, path: str | os.PathLike, pipes: bool = False) -> Iterator[BinaryIO]:
     """A regular file to read bytes from. pipes: whether also a shell's pipe, such as /dev/fd/63.

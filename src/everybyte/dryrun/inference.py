@@ -5,7 +5,6 @@ import inspect
 import warnings
 from contextlib import contextmanager
 from dataclasses import dataclass
-from types import SimpleNamespace
 
 import torch
 
@@ -137,11 +136,7 @@ def counted(tracker: Tracker, ends: list[tuple[str, int]], held=(), rounding: in
     ends: (name, the number of the mark at its end), the beginning of the first before them. held: bytes of the cache after each; where
     none are said, of what attention joins.
     """
-
-    def size(allocation):
-        return -(-allocation.bytes // rounding) * rounding
-
-    moments = reading(tracker.operations, tracker.allocations, SimpleNamespace(size=size)).moments
+    moments = reading(tracker.operations, tracker.allocations, rounding).moments
     live = [sum(moment.live.values()) for moment in moments]
     found = []
     for i, ((_, start), (name, end)) in enumerate(zip(ends, ends[1:], strict=False)):

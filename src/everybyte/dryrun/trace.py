@@ -2,8 +2,7 @@
 
 from dataclasses import dataclass, field
 from functools import cached_property
-from operator import attrgetter
-from types import SimpleNamespace
+from typing import NamedTuple
 
 from ..allocator import STEPS, Reserved, Settings, play
 from ..ask.setup import Setup
@@ -20,15 +19,19 @@ PARTS = ("parameters", "casts", "buffers", "gradients", "optimizer", "activation
 SHARED_PARTS = ("unsharded", "communication")
 
 
-#: Of an allocation its `size`: its bytes, not rounded.
-BYTES = SimpleNamespace(size=attrgetter("bytes"))
+class _Rounded(NamedTuple):
+    rounding: int
+
+    def size(self, allocation: Allocation) -> int:
+        """The allocation's bytes, rounded up."""
+        return -(-allocation.bytes // self.rounding) * self.rounding
 
 
-def reading(operations, allocations, amounts=BYTES, parts=PARTS, heads=()) -> Reading:
+def reading(operations, allocations, rounding=1, parts=PARTS, heads=()) -> Reading:
     """A `Reading` of what was counted on the GPU; its moments are the operations.
 
     Args:
-        operations: (name, phase, owner) of each, as a tracker has them. amounts: gives the `size` of an allocation.
+        operations: (name, phase, owner) of each, as a tracker has them. rounding: bytes that each allocation is rounded up to a multiple of.
         heads: modules whose operations belong to the loss, beside those with such a name.
     """
     items = [Operation(name, phase, owner, is_loss(owner) or owner in heads, ()) for name, phase, owner in operations]
@@ -39,7 +42,7 @@ def reading(operations, allocations, amounts=BYTES, parts=PARTS, heads=()) -> Re
         (items[a.birth].taken if a.birth else course.rest).append(a)
         if a.death is not None:
             items[a.death].freed.append(a)
-    return Reading(course, amounts)
+    return Reading(course, _Rounded(rounding))
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -75,13 +78,12 @@ class Trace(Followed):
 
     def size(self, allocation: Allocation) -> int:
         """The allocation's bytes, rounded up."""
-        return -(-allocation.bytes // self.rounding) * self.rounding
+        return self._reading.amounts.size(allocation)
 
     @cached_property
     def _reading(self) -> Reading:
-        return reading(
-            self.operations, self.allocations, self, PARTS + SHARED_PARTS * self.setup.distributed, self.heads
-        )
+        parts = PARTS + SHARED_PARTS * self.setup.distributed
+        return reading(self.operations, self.allocations, self.rounding, parts, self.heads)
 
     @cached_property
     def _found(self) -> Found:

@@ -90,8 +90,7 @@ def message(text: str) -> Message:
         raise ValueError(f"doctor.text: {len(text):,} characters; allowed: {MOST:,}, such as the last lines of a log")
     found, end = _found(text)
     if found is not None:
-        where = traced(text, end)
-        return replace(found, phase=where.phase, line=where.line, call=where.call, part=where.part)
+        return replace(found, **traced(text, end))
     if re.search(_KILLED, text) and not re.search(_BROKEN, text):
         return Message(kind="host")
     looks = next((what for what, pattern in _NOT_MEMORY.items() if re.search(pattern, text)), None)

@@ -12,7 +12,7 @@ from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any
 
-from ..allocator import ACTIONS, GIVES, TAKES, Replayed, before, replay, settings
+from ..allocator import ACTIONS, GIVES, TAKES, Replayed, Settings, before, replay, settings
 from ..common import checks
 from ..common.tables import Shown, Table
 from ..units import text
@@ -48,6 +48,14 @@ class Memory(Shown):
     events: list[tuple[str, int, int, int]]
     frames: list[Frames | None]
     settings: str = ""
+
+    @property
+    def rules(self) -> Settings:
+        """Its allocator's settings as they are read; PyTorch's own, where one of them is of another release."""
+        try:
+            return settings(self.settings)
+        except ValueError:
+            return settings("")
 
     @property
     def reserved(self) -> int:
@@ -112,17 +120,18 @@ class Memory(Shown):
         """{address: (bytes requested, frames)} of what lived at the peak."""
         return {
             address: self._start[address] if number is None else (size, self.frames[number])
-            for address, (size, number) in self._live().items()
+            for address, (size, number) in self.lived().items()
         }
 
-    def _live(self, event=None):
-        """{address: (bytes requested, the event that asked for it, None before the first)} after a number of events."""
-        found = {address: (size, None) for address, (size, _) in self._start.items()}
+    def lived(self, event: int | None = None) -> dict[int, tuple[int, int | None]]:
+        """{address: (bytes requested, the event that asked for it or None)} of what lived after a number of events, by default at the peak."""
+        found: dict[int, tuple[int, int | None]] = {address: (size, None) for address, (size, _) in self._start.items()}
         self._go_on(found, {}, 0, self.peak_event if event is None else event)
         return found
 
     def _go_on(self, live, ranges, done, until):
-        """Apply the events from one to another to what lives, and to the ranges of memory."""
+        """Apply the events from one to another to what lives, and to the ranges of memory. Raise ValueError for one that is not there."""
+        checks.whole("moment", "event", until, done, len(self.events))
         for number, (action, address, size, _) in enumerate(self.events[done:until], done):
             if action == "alloc":
                 live[address] = size, number
@@ -140,7 +149,7 @@ class Memory(Shown):
 
     def made(self, event: int | None = None) -> dict[int, tuple[int, Made]]:
         """{address: (bytes requested, what it is)} of what lived after a number of events, by default at the peak."""
-        return {address: (size, self._made(address, number)) for address, (size, number) in self._live(event).items()}
+        return {address: (size, self._made(address, number)) for address, (size, number) in self.lived(event).items()}
 
     def _made(self, address, number):
         return self.names.first[address] if number is None else self.names.of(number)
@@ -177,13 +186,13 @@ class Memory(Shown):
     @cached_property
     def leaks(self) -> list[Growth]:
         """What each step leaves behind, by the line that asked for it, most bytes first; none where nothing grows."""
-        live = {number: size for size, number in self._live(len(self.events)).values() if number is not None}
+        live = {number: size for size, number in self.lived(len(self.events)).values() if number is not None}
         return grown(self.events, self.steps, {number: self.names.of(number) for number in live}, live)
 
     @property
     def emptied(self) -> int:
         """Bytes that `torch.cuda.empty_cache()` would give back to the driver at the end."""
-        return emptied(self.segments, settings(self.settings).large_segment)
+        return emptied(self.segments, self.rules.large_segment)
 
     @cached_property
     def pinned(self) -> list[Pinned]:
@@ -196,9 +205,8 @@ class Memory(Shown):
         Returns:
             (address, bytes, [(address, bytes requested, what it is) of each block in use]) of each range; neighbors that grew are one.
         """
-        ranges, live, done = self._first_ranges(), self._live(0), 0
+        ranges, live, done = self._first_ranges(), self.lived(0), 0
         for until in events:
-            checks.whole("maps", "events", until, done, len(self.events))
             self._go_on(live, ranges, done, until)
             done, places = until, sorted(ranges)
             found: list[tuple[int, int, list]] = [(at, ranges[at][0], []) for at in places]
@@ -253,11 +261,12 @@ class Memory(Shown):
     def sums(self, events: Sequence[int]) -> Iterator[dict[str, int]]:
         """Live bytes of each part, after each of some numbers of events, ascending."""
         done = events[0]
-        live = {address: (size, self._part(address, number)) for address, (size, number) in self._live(done).items()}
+        live = {address: (size, self._part(address, number)) for address, (size, number) in self.lived(done).items()}
         now = dict.fromkeys(sorted({name for _, name in live.values()}), 0)
         for size, name in live.values():
             now[name] += size
         for until in events:
+            checks.whole("moment", "event", until, done, len(self.events))
             for number, (action, address, size, _) in enumerate(self.events[done:until], done):
                 if action == "alloc":
                     name = self._part(address, number)

@@ -1,7 +1,6 @@
 """Read a traceback in a log: which line of the script failed, and in which phase of a run."""
 
 import re
-from typing import NamedTuple
 
 from ..common import files
 from . import naming
@@ -30,29 +29,18 @@ _BEGINS = re.compile(r"Traceback \(most recent call last\)")
 _PHASES = files.toml(__package__, "phases.toml")
 
 
-class Trace(NamedTuple):
-    """Where a run failed: its `phase`, "" where nothing tells; the innermost `line` of the script, as "file:line function"; the innermost
-    function, `call`; the `part` of memory that was asked for."""
-
-    phase: str
-    line: str
-    call: str
-    part: str
-
-
-def traced(text: str, end: int) -> Trace:
-    """What the last traceback before a place of a text says; empty where there is none."""
+def traced(text: str, end: int) -> dict[str, str]:
+    """What the last traceback before a place of a text says, as `Message` has it: phase, line, call and part; the phase alone without one."""
     before = text[max(0, end - _BEFORE) : end]
     begins = [found.end() for found in _BEGINS.finditer(before)]
     frames = _frames(before[begins[-1] :] if begins else before)
     if not frames:
-        phase = next((phase for phase, said in _WORDS.items() if said.search(before[-_NEAR:])), "")
-        return Trace(phase, "", "", "")
+        return {"phase": next((phase for phase, said in _WORDS.items() if said.search(before[-_NEAR:])), "")}
     tried = ((phase, said, frames[-said.get("innermost", 0) :]) for phase, said in _PHASES.items())
     phase = next((phase for phase, said, last in tried if any(_is(frame, said) for frame in last)), "")
     inner = frames[::-1]
     line = naming.where(inner) if any(map(naming.script, inner)) else ""
-    return Trace(phase, line, str(inner[0]["name"]), naming.part(inner))
+    return {"phase": phase, "line": line, "call": str(inner[0]["name"]), "part": naming.part(inner)}
 
 
 def _frames(text):

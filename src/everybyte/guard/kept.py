@@ -133,9 +133,9 @@ class Kept:
         owner, name = "baseline", os.fspath(path)
         try:
             said = files.parsed(files.read(owner, path, MOST))
-            checks.table(owner, said, [field.name for field in fields(cls)])
+            _check(owner, said, cls)
             for line in said["lines"]:
-                checks.table(f"{owner}.lines", line, [field.name for field in fields(Line)])
+                _check(f"{owner}.lines", line, Line)
                 checks.whole(f"{owner}.lines", "bytes", line["bytes"], -checks.ABSURD * 2**20, checks.ABSURD * 2**20)
             kept = cls(**said | {"lines": tuple(Line(**line) for line in said["lines"])})
         except (ValueError, TypeError) as error:
@@ -152,6 +152,17 @@ class Kept:
         if rest := self.lines[rows:]:
             shown.append([sum(line.bytes for line in rest), f"{len(rest)} more", ""])
         return Table(["bytes", "where", ""], shown)
+
+
+#: Field of a kept peak, or of a line, that is no text -> its type.
+_TYPES = {"versions": dict, "lines": list} | dict.fromkeys(("peak", "reserved", "tensors", "bytes"), int)
+
+
+def _check(owner, said, kind):
+    """Raise ValueError unless an object of JSON has the fields of a class, each of its type."""
+    checks.table(owner, said, [field.name for field in fields(kind)])
+    for name, value in said.items():
+        checks.kind(owner, name, value, _TYPES.get(name, str))
 
 
 def _inside(path, folder):

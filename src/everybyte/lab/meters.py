@@ -1,7 +1,6 @@
 """Meters of memory and time: a GPU's by the statistics of CUDA's allocator, a CPU's by following storages."""
 
 import gc
-import re
 import shutil
 import time
 import weakref
@@ -16,7 +15,7 @@ from torch._subclasses import FakeTensor  # DTensor's, which asks by them for th
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from ..common import children
+from ..common import children, files
 from .timeline import live_at_allocations
 
 #: A meter's counts, in bytes: requested by tensors; in their blocks; with freed blocks that a stream still uses; with the
@@ -149,19 +148,11 @@ class Cuda:
             return None
 
 
-def _kilobytes(file: str, name: str) -> int:
-    """The bytes in a line `name: 5 kB` of one of Linux's files; OSError where there is none."""
-    found = re.search(rf"^{name}:\s+(\d+) kB", Path(file).read_text(encoding="ascii"), re.MULTILINE)
-    if not found:
-        raise OSError(f"{file} has no {name}")
-    return int(found[1]) * 1024
-
-
 def available() -> int | None:
     """Bytes of memory available on the machine, or in the container; None where that is unknown."""
     try:
-        found = [_kilobytes("/proc/meminfo", "MemAvailable")]
-    except OSError:
+        found = [files.kilobytes("/proc/meminfo")["MemAvailable"]]
+    except (OSError, KeyError):
         return None
     group = Path("/sys/fs/cgroup")
     with suppress(OSError, ValueError):  # "max" where there is no bound
@@ -227,7 +218,7 @@ class Cpu:
             return
         import resource
 
-        held = _kilobytes("/proc/self/status", "VmData")
+        held = files.kilobytes("/proc/self/status")["VmData"]
         before, most = resource.getrlimit(resource.RLIMIT_DATA)
         within = [held + free - free // 16, *(n for n in (before, most) if n != resource.RLIM_INFINITY)]
         resource.setrlimit(resource.RLIMIT_DATA, (min(within), most))

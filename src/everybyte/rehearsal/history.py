@@ -7,7 +7,6 @@ live when it is taken. Source: PyTorch, `c10/cuda/CUDACachingAllocator.cpp` (`re
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from functools import cache
 from types import FrameType
 
@@ -28,22 +27,6 @@ _TORCH = re.compile(r"/site-packages/torch/|/dist-packages/torch/")
 WHERE = ("line", "inner", "node", "forward", "forward_inner")
 
 
-@dataclass(frozen=True)
-class Instant:
-    """The instant of a history at which the most bytes lived.
-
-    Attributes:
-        live: bytes as tensors asked for them. allocation: how many allocations the history had made by then.
-        frames: Python's, of the last one, the innermost first. held: (bytes, frames or None, its allocation's number) of each live
-            block; the number is 0 of what lived before the history.
-    """
-
-    live: int
-    allocation: int
-    frames: list[dict]
-    held: list[tuple[int, list[dict] | None, int]]
-
-
 def memory(snapshot: dict, device: int) -> Memory:
     """A device's history, of allocations and frees alone. snapshot: from `torch.cuda.memory._snapshot()`."""
     trace = [e for e in snapshot["device_traces"][device] if e["action"] in ("alloc", "free_requested")]
@@ -52,37 +35,16 @@ def memory(snapshot: dict, device: int) -> Memory:
     return Memory(device, segments, events, [e.get("frames") or None for e in trace])
 
 
-def most(memory: Memory) -> Instant:
-    """The instant at which the most bytes lived on a device."""
-    last = memory.peak_event  # the number of events until the peak
-    numbers = {address: number for number, address, _ in allocations(memory.events[:last])}
-    held = [(size, frames, numbers.get(address, 0)) for address, (size, frames) in memory.alive().items()]
-    frames = memory.frames[last - 1] or [] if last else []
-    return Instant(memory.peak, max(numbers.values(), default=0), frames, held)
+def numbers(memory: Memory, lost: int) -> dict[int, int]:
+    """An event that allocates -> the number of its allocation. lost: how many allocations there were before the history."""
+    made = (event for event, (action, *_) in enumerate(memory.events) if action == "alloc")
+    return {event: number for number, event in enumerate(made, lost + 1)}
 
 
-def allocations(events: Iterable[tuple]) -> list[tuple[int, int, int]]:
-    """(number, address, bytes) of each allocation among the events of a `Memory`, numbered from 1."""
-    made = ((address, size) for action, address, size, *_ in events if action == "alloc")
-    return [(number, *one) for number, one in enumerate(made, 1)]
-
-
-def unframed(memory: Memory) -> list[int]:
-    """The numbers of the allocations that no line of Python asked for, as `allocations` numbers them."""
-    made = (frames for (action, *_), frames in zip(memory.events, memory.frames, strict=True) if action == "alloc")
-    return [number for number, frames in enumerate(made, 1) if not frames]
-
-
-def standing(events: Iterable[tuple]) -> set[int]:
-    """The numbers of the allocations that are not freed in these events."""
-    now, made = {}, 0
-    for action, address, *_ in events:
-        if action == "alloc":
-            made += 1
-            now[address] = made
-        elif action == "free_requested":
-            now.pop(address, None)
-    return set(now.values())
+def living(memory: Memory, numbers: dict[int, int]) -> list[tuple[int, list[dict] | None, int]]:
+    """(bytes, frames or None, its allocation's number, 0 from before the history) of each block that lived at the peak."""
+    pairs = zip(memory.alive().values(), memory.lived().values(), strict=True)
+    return [(size, frames, 0 if event is None else numbers[event]) for (size, frames), (_, event) in pairs]
 
 
 def peaks(snapshot: dict, device: int, events: int, spans: Iterable[tuple[str, int, int]]) -> dict[str, int]:
@@ -151,14 +113,15 @@ def call(frames: list[dict] | None) -> str | None:
     return first["name"] if first and _TORCH.search(first["filename"]) else None
 
 
-def holders(instant: Instant, named: Callable[[int], dict | None], rows: int = LINES) -> list[dict]:
+def holders(held: Iterable[tuple], named: Callable[[int], dict | None], rows: int = LINES) -> list[dict]:
     """What lived at an instant, by the line of the script that made it: the `rows` largest, then one row for the rest.
 
     Args:
-        named: returns the `node` of backward that made an allocation, by its number, and the line in `forward` that made the node.
+        held: as `living` has it. named: returns the `node` of backward that made an allocation, by its number, and the line in `forward`
+            that made the node.
     """
     sizes, counts = Counter(), Counter()
-    for size, frames, number in instant.held:
+    for size, frames, number in held:
         said = {"line": line(frames), "inner": inner(frames)} if frames else named(number) or {}
         where = tuple(map(said.get, WHERE))
         sizes[where] += size

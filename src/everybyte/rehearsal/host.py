@@ -5,28 +5,26 @@ import os
 from contextlib import suppress
 from pathlib import Path
 
+from ..common import files
 from ..units import text
 from . import reads
 
 COUNTS = ("resident", "imported", "pinned", "shared", "workers")
 
 
-def status() -> dict[str, int]:
-    """Bytes of this process by the names that Linux gives them: VmHWM, the most that was resident; VmRSS; RssShmem."""
-    with open("/proc/self/status", encoding="utf-8") as lines:
-        pairs = (line.split() for line in lines if line.endswith(" kB\n"))
-        return {name.rstrip(":"): int(size) * 1024 for name, size, _ in pairs}
+#: Bytes of this process by the names that Linux gives them: VmHWM, the most that was resident; VmRSS; RssShmem.
+_STATUS = "/proc/self/status"
 
 
 class Host:
     """The most of each count that was seen: resident as the kernel keeps it, pinned as the driver was asked, the others at each look."""
 
     def __init__(self):
-        self.most = dict.fromkeys(COUNTS, 0) | {"imported": status()["VmRSS"]}
+        self.most = dict.fromkeys(COUNTS, 0) | {"imported": files.kilobytes(_STATUS)["VmRSS"]}
 
     def look(self) -> dict[str, int]:
         """Look again, and return them."""
-        now = status()
+        now = files.kilobytes(_STATUS)
         seen = {
             "resident": now["VmHWM"],
             "shared": now["RssShmem"],
@@ -58,10 +56,9 @@ def _children():
 def _share(pid):
     """What a process takes, of shared pages its share; 0 where it has ended."""
     try:
-        lines = Path(f"/proc/{pid}/smaps_rollup").read_text(encoding="utf-8").splitlines()
+        return files.kilobytes(f"/proc/{pid}/smaps_rollup").get("Pss", 0)
     except OSError:
         return 0
-    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("Pss:")), 0)
 
 
 def said(processes: list[dict], ranks: int) -> str:

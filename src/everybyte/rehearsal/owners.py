@@ -9,6 +9,7 @@ from bisect import bisect_right
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator
 
+from ..evidence import Memory
 from .known import start
 from .others import instead
 
@@ -122,25 +123,26 @@ class Owners:
         if seen:
             self.looks.append((counts, seen))
 
-    def parts(
-        self, device: int, numbered: list[tuple[int, int, int]], standing: set[int], passing: set[int]
-    ) -> dict[int, str]:
+    def parts(self, device: int, memory: Memory, numbers: dict[int, int], passing: set[int]) -> dict[int, str]:
         """Number of an allocation -> the part of memory that it belongs to; those that have no owner are left out.
 
         Args:
-            numbered: (number, address, bytes) of a history's allocations. standing: numbers of those that were not freed in it.
-            passing: numbers of those that autograd's own functions made.
+            memory: the device's history. numbers: of the allocations that its events make. passing: of those that autograd's own functions
+                made.
         """
         places: dict[int, list[int]] = {}
-        for number, address, _ in numbered:
-            places.setdefault(address, []).append(number)
+        for event, number in numbers.items():
+            places.setdefault(memory.events[event][1], []).append(number)
         found: dict[int, str] = {}
         for counts, seen in self.looks:
             for (where, address), part in seen.items():
                 of = places.get(address, []) if where == device else []
                 if (last := bisect_right(of, counts.get(device, 0)) - 1) >= 0:
                     found[of[last]] = min(part, found.get(of[last], part), key=PARTS.index)
-        alike = [n for n, _, size in numbered if size == self.workspace and n in standing and n not in found]
+        standing = (event for _, event in memory.lived(len(memory.events)).values() if event is not None)
+        alike = [
+            numbers[e] for e in sorted(standing) if memory.events[e][2] == self.workspace and numbers[e] not in found
+        ]
         return dict.fromkeys(passing, "transient") | found | dict.fromkeys(alike[:WORKSPACES], WORKSPACE)
 
 

@@ -1,11 +1,10 @@
 """The memory of a rehearsed script over time, by part: of the step with the peak, from the allocator's history."""
 
-from bisect import bisect_left
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from itertools import accumulate
 
 from ..evidence import Memory
+from .history import numbers
 from .owners import OTHER, PARTS, WORKSPACE
 
 #: The most places of a history that are kept, beside its marks and its peak.
@@ -31,9 +30,8 @@ def owned(memory: Memory, lost: int, parts: Mapping[str, list[int]]) -> Owned:
     Args:
         lost: how many allocations there were before it. parts: part -> the numbers of its allocations, from the process's first.
     """
-    named = {number: part for part, numbers in parts.items() for number in numbers}
-    made = (number for number, (action, *_) in enumerate(memory.events) if action == "alloc")
-    of = {number: named[count] for count, number in enumerate(made, lost + 1) if count in named}
+    named = {number: part for part, those in parts.items() for number in those}
+    of = {event: named[number] for event, number in numbers(memory, lost).items() if number in named}
     return Owned(memory.device, memory.segments, memory.events, memory.frames, memory.settings, of)
 
 
@@ -76,9 +74,11 @@ def of_peak(memory: Owned, at: str, lost: int, marks: list[tuple[str, int]]) -> 
     Args:
         at: the phase of the peak, in words. lost: as of `owned`. marks: (moment, number of allocations by then), in order.
     """
-    made = (action == "alloc" for action, *_ in memory.events)
-    numbers = list(accumulate(made, initial=lost))  # after each event, how many allocations there were
-    ends = [(moment, bisect_left(numbers, count + 1) - 1) for moment, count in marks if lost <= count]
+    until = [
+        *numbers(memory, lost),
+        len(memory.events),
+    ]  # of each allocation the event, as far as what was before it reaches
+    ends = [(moment, until[min(count - lost, len(until) - 1)]) for moment, count in marks if lost <= count]
     steps = [place for moment, place in ends if moment == "after_step"]
     first = max((place for place in steps if place < memory.peak_event), default=0)
     last = min((place for place in steps if place >= memory.peak_event), default=len(memory.events))

@@ -7,7 +7,6 @@ script may change them.
 
 import atexit
 import contextlib
-import dataclasses
 import functools
 import importlib
 import importlib.machinery
@@ -376,26 +375,24 @@ class _Watched:
 
     def _remember(self, device, allocations, snapshot):
         memory = history.memory(snapshot, device)
-        instant = history.most(memory)
-        made = history.allocations(memory.events)
-        lost = allocations - len(made)  # of the history's beginning, where it is long
-        marks = self.marks.get(device, [])
-        number = lost + instant.allocation
+        lost = allocations - sum(
+            action == "alloc" for action, *_ in memory.events
+        )  # of its beginning, where it is long
+        numbers, last, marks = history.numbers(memory, lost), memory.peak_event - 1, self.marks.get(device, [])
+        number, frames = numbers.get(last, lost), memory.frames[last] or [] if last >= 0 else []
         at = phases.within(number, self._spans(device)) or phases.where(number, marks)
         self.owners.all(self._allocations())
-        standing = {lost + one for one in history.standing(memory.events)}
-        passing = {lost + one for one in history.unframed(memory) if self.nodes.of(device, lost + one)}
-        parts = self.owners.parts(device, [(lost + one, *block) for one, *block in made], standing, passing)
-        held = [(size, frames, lost + one if one else 0) for size, frames, one in instant.held]
-        instant = dataclasses.replace(instant, held=held)
+        passing = {n for event, n in numbers.items() if not memory.frames[event] and self.nodes.of(device, n)}
+        parts = self.owners.parts(device, memory, numbers, passing)
+        held = history.living(memory, numbers)
         self.instant[device] = {
-            "live": instant.live,
+            "live": memory.peak,
             "at": at,
             "step": phases.step(number, marks),
-            **self._place(instant.frames, at),
+            **self._place(frames, at),
             **(self.nodes.of(device, number) or {} if at == "backward" else {}),
             "parts": owners.summed(((size, one) for size, _, one in held), parts),
-            "held": history.holders(instant, lambda one: self.nodes.of(device, one)),
+            "held": history.holders(held, lambda one: self.nodes.of(device, one)),
         }
         if path := self.told.get(SNAPSHOTS):
             self._keep(snapshot, path)
