@@ -207,3 +207,15 @@ def test_a_log_of_several_gpus_says_whose_message_was_read():
     found = eb.doctor(one + two)
     assert found.message.gpu == 1 and "GPU 1's: GPU 0 ran out too" in str(found)
     assert "ran out too" not in str(eb.doctor(two + two)) + str(eb.doctor(one))
+
+
+def test_a_loss_in_chunks_is_advised_of_code_that_has_no_formula_of_it():
+    """Hugging Face's: at most the loss's part of the peak is saved. Of the book's own code the plan has chunks, with their bytes."""
+    setup, said = eb.Setup(batch=2, sequence=4096, precision="bf16"), "CUDA out of memory. Tried to allocate 3.91 GiB"
+    llama = eb.model("llama-3.2-1b")
+    first = eb.doctor(said, model=llama, setup=setup, gpu="rtx-4090").advice[0]
+    assert (first.name, first.saves, first.fits) == ("chunked loss", eb.budget(llama, setup).parts["loss"], None)
+    near = eb.doctor(said, model=llama, setup=setup.replace(batch=8), gpu="rtx-4090").advice
+    assert [one.fits for one in near if one.name == "chunked loss"] == [False]
+    ours = eb.doctor(said, model=llama.replace(code="reference"), setup=setup, gpu="rtx-4090").advice
+    assert "chunked loss" not in {one.name for one in ours}

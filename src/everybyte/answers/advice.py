@@ -1,6 +1,6 @@
 """What a diagnosis is: a cause, what else it might be, and what to do about it, each with whether it can suffice."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from html import escape
 
 from .. import units
@@ -9,7 +9,7 @@ from ..catalog import Gpu, Model
 from ..common import files
 from ..common.tables import Table
 from ..evidence import Message
-from ..theory.budget import not_derived
+from ..theory.budget import budget, not_derived
 from .headroom import Headroom
 from .plan import Rung, plan
 
@@ -144,7 +144,17 @@ def switches(model: Model, setup: Setup, card: Gpu, outside: Headroom, phase: st
             if not fits and rung.peak <= chosen.usable:
                 why += "; its tensors fit, and PyTorch's allocator runs out, in pieces"
             found[what] = Advice(what=what, saves=rung.saved, costs=costs, fits=fits, why=why, setup=rung.setup)
-    return list(found.values())
+    return _chunked(model, setup, chosen) + list(found.values())
+
+
+def _chunked(model, setup, chosen):
+    """A loss in chunks where the theory has none of a model's code: it saves at most what the loss has of the peak."""
+    if setup.loss != "plain" or not not_derived(model, setup.replace(loss="chunked")):
+        return []
+    asked = budget(model, setup)
+    most = asked.parts["loss"]
+    (advice,) = advised("chunked loss", saves=most, fits=False if asked.peak - most > chosen.usable else None)
+    return [replace(advice, why=f"{advice.why}; at most this much, the loss's part of the peak")] if most else []
 
 
 def ranked(advice: list[Advice]) -> list[Advice]:
