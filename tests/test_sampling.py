@@ -4,7 +4,7 @@ from itertools import product
 from pathlib import Path
 
 import pytest
-from sampling import TURNS, concerned, costs, drawn, git, notebooks, representative, some
+from sampling import TURNS, changed, concerned, costs, drawn, git, notebooks, representative, some
 
 pytest_plugins = "pytester"
 ROOT = Path(__file__).resolve().parents[1]
@@ -42,6 +42,21 @@ def test_every_notebook_has_its_turn_and_what_changed_is_run_at_once():
 
 def test_without_git_there_is_no_commit(tmp_path):
     assert git(tmp_path, "rev-parse", "HEAD") == ""
+
+
+@pytest.mark.parametrize(("ci", "last"), [("", set()), ("true", {"b"})])
+def test_a_clone_has_changed_nothing_but_for_ci(tmp_path, monkeypatch, ci, last):
+    """What is not committed counts everywhere, the last commit where CI runs."""
+    monkeypatch.setenv("CI", ci)
+    git(tmp_path, "init", "-q")
+    for name in "ab":
+        (tmp_path / name).write_text(name, encoding="utf-8")
+        git(tmp_path, "add", name)
+        git(tmp_path, "-c", "user.name=A", "-c", "user.email=a@example.org", "commit", "-qm", name)
+    assert set(changed(tmp_path)) == last
+    (tmp_path / "a").write_text("new", encoding="utf-8")
+    (tmp_path / "c").write_text("c", encoding="utf-8")
+    assert set(changed(tmp_path)) == last | {"a", "c"}
 
 
 SUITE = """
