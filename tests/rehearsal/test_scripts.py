@@ -124,6 +124,30 @@ def test_an_error_that_the_script_caught_is_no_death_and_no_fit(here, script):
         Kept.of_script(found)
 
 
+#: What TorchScript compiles, and a history of its own, which begins and ends before the peak.
+OWN = """
+import torch, torch.distributed.optim
+@torch.jit.script
+def twice(x: torch.Tensor):
+    with torch.no_grad():
+        return 2 * x
+net = torch.nn.Linear(256, 256).cuda()
+assert not twice(net(torch.ones(4, 256, device="cuda"))).requires_grad
+torch.cuda.memory._record_memory_history(max_entries=10)
+torch.cuda.memory._dump_snapshot("own.pickle")
+torch.cuda.memory._record_memory_history(enabled=None)
+net(torch.ones(4096, 256, device="cuda")).square().sum().backward()
+"""
+
+
+def test_what_a_script_compiles_or_records_itself_changes_nothing(here, script, tmp_path):
+    found = rehearse_script(["python", script(OWN)], quiet=True)
+    assert found.status == 0 and (tmp_path / "own.pickle").stat().st_size
+    (device,) = found.processes[0]["devices"]
+    assert device["peak"]["live"] == device["requested"] == sum(device["peak"]["parts"].values())
+    assert device["peak"]["at"] == "backward" and "`_record_memory_history` is not followed" in str(found)
+
+
 def test_ranks_by_torchrun_and_one_of_many_alone(here, script, capfd):
     command = ["python", script(RANKS)]
     found = rehearse_script(["torchrun", "--nproc-per-node=2", command[1]], gpus=2)

@@ -69,11 +69,13 @@ class Evaluation:
     def _watch(self, kind):
         enter, leave = kind.__enter__, kind.__exit__
 
+        @wraps(enter)  # TorchScript, which compiles both, reads the source of what is wrapped
         def __enter__(context):
             self.off.append(self._of_script(sys._getframe(1)))
             self._look()
             return enter(context)
 
+        @wraps(leave)
         def __exit__(context, *error):
             if self.active and len(error) > 1 and error[1] is not None:
                 self.passed = id(error[1])

@@ -37,6 +37,8 @@ NAMED = (
 #: The most events of the allocator's history; older ones are dropped.
 EVENTS = 1_000_000
 COUNTS = ("requested", "allocated", "reserved")
+#: Said of a script that records a history itself.
+RECORDS = "what the script says to `_record_memory_history` is not followed: its snapshots have this rehearsal's history, which is the whole"
 #: The exit status of a process that a rehearsal could not follow.
 LOST = 70
 
@@ -129,6 +131,7 @@ class _Watched:
         others.without_cudnn(torch)
         others.normal_without_a_look(torch)
         torch.cuda._lazy_call(self._begin)
+        self._watch_recording()
         compiled.watch_graphs(torch)
         optimizers = importlib.import_module("torch.optim.optimizer")
         optimizers.register_optimizer_step_pre_hook(self._before_step)
@@ -219,8 +222,7 @@ class _Watched:
 
     def _begin(self):
         # Frames of allocations alone: to 2.12, PyTorch loses a Python exception that frees a tensor on its way, if it notes where.
-        memory = self.torch.cuda.memory
-        memory._record_memory_history(enabled="all", context="alloc", stacks="python", max_entries=EVENTS)
+        self.record(enabled="all", context="alloc", stacks="python", max_entries=EVENTS)
         self.torch._C._cuda_attach_out_of_memory_observer(self._out_of_memory)
 
     def _watch_backward(self):
@@ -228,6 +230,14 @@ class _Watched:
         def backward(original, *args, **kwargs):
             if self.backward_runs:  # a part that is recomputed
                 return original(*args, **kwargs)
+    def _watch_recording(self):
+        """Keep the allocator's history whole, whatever the script records: there is one history a process."""
+        self.record = self.torch.cuda.memory._record_memory_history
+
+        @others.instead(self.torch.cuda.memory)
+        def _record_memory_history(record, *args, **kwargs):
+            self.note(RECORDS)
+
             with self._following():
                 self._end_if_over()
                 graph = self._backward_begins(args[0] if args else kwargs.get("tensors"))
