@@ -124,6 +124,33 @@ def test_an_error_that_the_script_caught_is_no_death_and_no_fit(here, script):
         Kept.of_script(found)
 
 
+#: Tries two sizes, and allows itself less than the GPU has.
+TRIES = """
+import sys, torch
+torch.cuda.set_per_process_memory_fraction(0.5)
+for gib in (1, 3):
+    try:
+        torch.empty(gib * 2**30, dtype=torch.uint8, device="cuda")
+    except torch.OutOfMemoryError:
+        print(gib, "GiB do not fit")
+exec(sys.argv[1])
+"""
+
+
+@pytest.mark.parametrize(
+    ("end", "oom", "said"),
+    [
+        ("", False, "The script caught an error: out of memory, before any backward: asked for 3.00 GiB; train.py:6; it took no step after it"),
+        ("assert False", False, "the script ended with AssertionError at "),
+        ("torch.empty(3 * 2**30, dtype=torch.uint8, device='cuda')", True, "GiB free, 2.00 GiB allowed; "),
+    ],
+)  # fmt: skip
+def test_of_which_error_a_script_died_is_told_from_those_that_it_caught(here, script, end, oom, said):
+    found = rehearse_script(["python", script(TRIES), end], "h200", memory=4 * 2**30, hidden=True)
+    assert (found.oom, found.short, found.status) == (oom, True, int(bool(end))), str(found)
+    assert said in str(found)
+
+
 #: What TorchScript compiles, and a history of its own, which begins and ends before the peak.
 OWN = """
 import torch, torch.distributed.optim

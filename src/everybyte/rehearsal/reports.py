@@ -117,6 +117,13 @@ def _who(said, processes):
     return f"rank {said['rank']}" if len({one["rank"] for one in processes}) > 1 else "the script"
 
 
+def survived(said: dict, status: int) -> dict:
+    """A process's report: where its command ended in order, an out-of-memory error of which it did not die is one that it caught."""
+    if status or not said["oom"] or not said["final"] or said["oom"].get("died"):
+        return said
+    return said | {"oom": None, "caught": said["oom"] | {"last": True}}
+
+
 #: Errors of those who started others, which say their own.
 _OF_OTHERS = ("ChildFailedError", "ProcessRaisedException", "ProcessExitedException", "CalledProcessError")
 

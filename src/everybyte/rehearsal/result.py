@@ -151,9 +151,12 @@ class ScriptRehearsal(Shown):
 
     @property
     def caught(self) -> str:
-        """The last out-of-memory error after which a process computed gradients or stepped, in words; "" where there was none."""
+        """The last out-of-memory error of which a process did not die, in words; "" where there was none."""
         errors = [process["caught"] for process in self.processes if process["caught"]]
-        return f"the script caught an error: {_death(errors[-1])}; it went on with less" if errors else ""
+        if not errors:
+            return ""
+        then = "took no step after it" if errors[-1].get("last") else "went on with less"
+        return f"the script caught an error: {_death(errors[-1])}; it {then}"
 
     @property
     def short(self) -> bool:
@@ -298,7 +301,8 @@ class ScriptRehearsal(Shown):
         """The worst device of the worst process: its peaks, where the script was, and what lived then."""
         process, device = self._worst
         peak, count = device["peak"] or {}, device["segments"]
-        segments, room = f"{count:,} segment{'s' * (count != 1)}", f"of {units.text(device['memory'])}"
+        segments = f"{count:,} segment{'s' * (count != 1)}" if count else "expandable segments"
+        room = f"of {units.text(device['memory'])}"
         phases = {name: size for name, size in device["phases"].items() if name != "backward_done"}
         rows: list[Sequence] = [
             (f"requested: the peak{_at(peak.get('at'))}", device["requested"], _place(peak)),
@@ -313,7 +317,9 @@ class ScriptRehearsal(Shown):
             sized(f"requested while {_DOING.get(name, name)}, at most", size) for name, size in device["stages"].items()
         ]
         if oom := process["oom"]:
-            free = f"{units.text(oom['free'])} free; {_place(oom)}"
+            # Its `total` is what the script allows PyTorch, where that is less than there is.
+            allowed = f", {units.text(oom['total'])} allowed" if oom["total"] < device["memory"] else ""
+            free = f"{units.text(oom['free'])} free{allowed}; {_place(oom)}"
             rows.append((f"out of memory{_at(oom['at'])}: asked for", oom["requested"], free))
         for held in history.shortened(peak.get("held", ())):
             count = held["tensors"]

@@ -167,6 +167,10 @@ class _Watched:
         @others.instead(sys)
         def excepthook(hook, kind, error, trace):
             if self.oom is None and issubclass(kind, Exception):
+            if not self._of_memory(error):
+                self._goes_on()
+            elif self.oom:
+                self.oom["died"] = True
                 frames = history.told(traceback.walk_tb(trace))[::-1]
                 self._ended_early(f"with {kind.__name__}", history.line(frames), self._doing(frames, error))
             hook(kind, error, trace)
@@ -186,6 +190,12 @@ class _Watched:
             signal.signal(signal.SIGTERM, asked)
 
     def _ended_early(self, how, line, phase=None):
+    def _of_memory(self, error):
+        """Whether an error is that there is no memory left, or came while one of these was handled."""
+        while error is not None and not isinstance(error, self.torch.cuda.OutOfMemoryError):
+            error = error.__cause__ or error.__context__
+        return error is not None
+
         steps = f"{self.steps} optimizer step{'s' * (self.steps != 1)}"
         self.stopped = f"{how}{f' at {line}' if line else ''}{f', in {phase}' if phase else ''}, after {steps}"
 
