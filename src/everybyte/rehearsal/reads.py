@@ -8,7 +8,7 @@ import traceback
 from collections import Counter
 
 from . import history
-from .known import KINDS
+from .known import KINDS, NOBODY
 
 #: Seconds without an optimizer step, and reads by one line, after which a loop is taken to wait for the GPU; lines that are told.
 PATIENCE, MANY, TOLD = 60.0, 1000, 5
@@ -81,7 +81,7 @@ class Lines:
         self.since = time.monotonic()
 
     def sized(self, found: int | None, of: int | None, by: str) -> None:
-        """Data decided a size: so many were `found` of so many, None where that was read; by what, of `known.KINDS`."""
+        """Data decided a size: so many were `found` of so many, None where that was read; by what, of `known.KINDS` or `NOBODY`."""
         line, inner = here()
         at = inner or line or "backward"
         empty = {"line": at, "by": by, "times": 0, "found": found, "of": of}
@@ -93,7 +93,7 @@ class Lines:
     def sized_at(self) -> list[dict]:
         """The lines at which data decided most sizes, so many for each kind of data."""
         ordered = sorted(self.sizes.values(), key=lambda told: -told["times"])
-        return [told for kind in KINDS for told in [one for one in ordered if one["by"] == kind][:TOLD]]
+        return [told for kind in (*KINDS, NOBODY) for told in [one for one in ordered if one["by"] == kind][:TOLD]]
 
     def told(self) -> list[dict]:
         """The lines with the most reads."""

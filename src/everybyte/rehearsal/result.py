@@ -100,7 +100,7 @@ def _death(oom):
 
 
 def _at(place):
-    return f", {place}" if place and place.startswith("before") else f", in {place}" if place else ""
+    return f", {place}" if place and place.startswith(("before", "between")) else f", in {place}" if place else ""
 
 
 #: A stage -> the words after "while".
@@ -274,11 +274,13 @@ class ScriptRehearsal(Shown):
         took = {0: "no rows", 1: "all rows"}.get(self.rows, f"{self.rows:.0%} of the rows")
         more = ": a GPU finds more, or fewer" if self.rows < 1 else ": a GPU finds no more, and --rows SHARE fewer"
         sent, other = ("as many tokens to each expert", "worst")
+        fell = "on each as often"
         if self.routing == "worst":
-            sent, other = ("all tokens to the first experts", "balanced")
+            sent, other, fell = "all tokens to the first experts", "balanced", "on the first"
         said = {
             known.MASK: f"masks found {took} where data decide, at {{}}{more}",
-            known.ROUTER: f"routers sent {sent}, which decides sizes at {{}}: --routing {other} for the other",
+            known.ROUTER: f"routers sent {sent}, and other choices among few, as a classifier's argmax, fell {fell}, which decides what is read or made at {{}}: --routing {other} for the other",
+            known.NOBODY: "counts that only a kernel would know were read as 0, and made tensors of no rows at {}: a GPU makes larger ones",
             known.DATA: "whole numbers that the script brings, and what it computes of them, are as on a GPU: at {}",
         }
         return [text.format(lines) for kind, text in said.items() if (lines := self._sizes(kind))]
