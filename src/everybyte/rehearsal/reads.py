@@ -54,7 +54,10 @@ def knows(address: int, size: int) -> bool:
 
 def here() -> tuple[str | None, str | None]:
     """(the innermost line of the script that runs, the innermost of a library)."""
-    stack = traceback.walk_stack(sys._getframe(2))
+    try:
+        stack = traceback.walk_stack(sys._getframe(2))
+    except ValueError:  # a thread of C's, in which no Python runs
+        return None, None
     frames = history.told(pair for pair in stack if not pair[0].f_code.co_filename.startswith(_OURS))
     return history.line(frames), history.inner(frames)
 

@@ -122,6 +122,7 @@ class _Watched:
         self.highest, self.backward_line, self.snapshot, self.pools = {}, None, None, 0
         self.stages, self.stopped, self.lost, self.ended = {}, None, None, False
         self.backward_runs, self.interrupted, self.leave = False, (0, None), os._exit
+        self.stepped_within = False
         self.groups, self.stepping, self.host = {}, [], host.Host()
         self.last_step = int(told.get(STEPS) or 0)
         self.nodes = nodes.Nodes(torch, self._allocations)
@@ -130,8 +131,8 @@ class _Watched:
             self.note(nodes.UNTOLD)
         others.without_cudnn(torch)
         others.normal_without_a_look(torch)
-        torch.cuda._lazy_call(self._begin)
         self._watch_recording()
+        torch.cuda._lazy_call(self._begin)
         compiled.watch_graphs(torch)
         optimizers = importlib.import_module("torch.optim.optimizer")
         optimizers.register_optimizer_step_pre_hook(self._before_step)
@@ -166,11 +167,11 @@ class _Watched:
 
         @others.instead(sys)
         def excepthook(hook, kind, error, trace):
-            if self.oom is None and issubclass(kind, Exception):
             if not self._of_memory(error):
                 self._goes_on()
             elif self.oom:
                 self.oom["died"] = True
+            if self.oom is None and issubclass(kind, Exception):
                 frames = history.told(traceback.walk_tb(trace))[::-1]
                 self._ended_early(f"with {kind.__name__}", history.line(frames), self._doing(frames, error))
             hook(kind, error, trace)
@@ -189,13 +190,13 @@ class _Watched:
         if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
             signal.signal(signal.SIGTERM, asked)
 
-    def _ended_early(self, how, line, phase=None):
     def _of_memory(self, error):
         """Whether an error is that there is no memory left, or came while one of these was handled."""
         while error is not None and not isinstance(error, self.torch.cuda.OutOfMemoryError):
             error = error.__cause__ or error.__context__
         return error is not None
 
+    def _ended_early(self, how, line, phase=None):
         steps = f"{self.steps} optimizer step{'s' * (self.steps != 1)}"
         self.stopped = f"{how}{f' at {line}' if line else ''}{f', in {phase}' if phase else ''}, after {steps}"
 
@@ -230,6 +231,14 @@ class _Watched:
                 self._at_the_end()
             leave(status)
 
+    def _watch_recording(self):
+        """Keep the allocator's history whole, whatever the script records: there is one history a process."""
+        self.record = self.torch.cuda.memory._record_memory_history
+
+        @others.instead(self.torch.cuda.memory)
+        def _record_memory_history(record, *args, **kwargs):
+            self.note(RECORDS)
+
     def _begin(self):
         # Frames of allocations alone: to 2.12, PyTorch loses a Python exception that frees a tensor on its way, if it notes where.
         self.record(enabled="all", context="alloc", stacks="python", max_entries=EVENTS)
@@ -240,27 +249,38 @@ class _Watched:
         def backward(original, *args, **kwargs):
             if self.backward_runs:  # a part that is recomputed
                 return original(*args, **kwargs)
-    def _watch_recording(self):
-        """Keep the allocator's history whole, whatever the script records: there is one history a process."""
-        self.record = self.torch.cuda.memory._record_memory_history
-
-        @others.instead(self.torch.cuda.memory)
-        def _record_memory_history(record, *args, **kwargs):
-            self.note(RECORDS)
-
             with self._following():
                 self._end_if_over()
                 graph = self._backward_begins(args[0] if args else kwargs.get("tensors"))
-            self.backward_runs = True
-            try:
-                with self.nodes.running(graph):
-                    del graph
-                    original(*args, **kwargs)
-            finally:
-                self.backward_runs = False
+            return self._backward(graph, original, args, kwargs)
+
+        @others.instead(self.torch.autograd)
+        def _engine_run_backward(original, roots, *args, **kwargs):
+            """Of `torch.autograd.grad`, which calls it too. Where it is traced no kernel runs; where it is transformed, nodes are not told."""
+            if self.backward_runs or self.torch._C._len_torch_dispatch_stack():
+                return original(roots, *args, **kwargs)
+            if self.torch._C._functorch.peek_interpreter_stack() is not None:
+                with self.nodes.running(()):
+                    return original(roots, *args, **kwargs)
             with self._following():
-                self._mark("backward_done")
-                self._goes_on()
+                graph = self._backward_begins(roots)
+            return self._backward(graph, original, (roots, *args), kwargs)
+
+    def _backward(self, graph, original, args, kwargs):
+        """Run a backward pass; steps that optimizers take within it are one, at its end."""
+        self.backward_runs = True
+        try:
+            with self.nodes.running(graph):
+                graph.clear()
+                found = original(*args, **kwargs)
+        finally:
+            self.backward_runs, within, self.stepped_within = False, self.stepped_within, False
+        with self._following():
+            self._mark("backward_done")
+            self._goes_on()
+            if within:
+                self._stepped()
+        return found
 
     def _goes_on(self):
         """After an out-of-memory error the script has done more: it caught it."""
@@ -296,7 +316,8 @@ class _Watched:
             stats = self.torch.cuda.memory_stats(device)
             if stats:
                 self.marks.setdefault(device, []).append((moment, stats["allocation.all.allocated"]))
-                self.phases.setdefault(device, {})[moment] = stats["requested_bytes.all.current"]
+                if moment not in phases.WITHIN:
+                    self.phases.setdefault(device, {})[moment] = stats["requested_bytes.all.current"]
                 self.standing[device] = stats["allocated_bytes.all.current"]
 
     @contextlib.contextmanager
@@ -346,25 +367,34 @@ class _Watched:
             del self.stepping[self.stepping.index(optimizer) :]
         self.stepping.append(optimizer)
         with self._following():
-            self._end_if_over()
+            if not self.backward_runs:
+                self._end_if_over()
             self.owners.gradients(self._allocations(), optimizer)
             if len(self.stepping) == 1:
-                self._mark("after_backward")
+                self._mark("step_begins" if self.backward_runs else "after_backward")
 
     def _after_step(self, optimizer, args, kwargs):
         del self.stepping[self.stepping.index(optimizer) :]
         if self.stepping:
             return  # the step of another, around it, counts
         with self._following():
-            self._mark("after_step")
-            self.steps += 1
-            self._goes_on()
-            self.lines.stepped()
-            self._look()
-            self._report()
-            if self.steps == self.last_step:  # what the script does until it begins another one is its own
-                self._watch_forward()
-            ranks.settled()
+            if self.backward_runs:
+                self._mark("step_ends")
+                self.stepped_within = True
+            else:
+                self._stepped()
+
+    def _stepped(self):
+        """A step has ended."""
+        self._mark("after_step")
+        self.steps += 1
+        self._goes_on()
+        self.lines.stepped()
+        self._look()
+        self._report()
+        if self.steps == self.last_step:  # what the script does until it begins another one is its own
+            self._watch_forward()
+        ranks.settled()
 
     def _watch_forward(self):
         """End the script at the next call of a module. PyTorch's hook for all modules would warn of itself where something is compiled."""
@@ -401,7 +431,7 @@ class _Watched:
         lost = allocations - len(made)  # of the history's beginning, where it is long
         marks = self.marks.get(device, [])
         number = lost + instant.allocation
-        at = phases.within(number, self._spans(device)) or phases.where(number, marks)
+        at = phases.within(number, self._spans(device)) or phases.seen(phases.where(number, marks), instant.frames)
         self.owners.all(self._allocations())
         standing = {lost + one for one in history.standing(memory.events)}
         passing = {lost + one for one in history.unframed(memory) if self.nodes.of(device, lost + one)}
