@@ -173,7 +173,8 @@ class _Watched:
                 self.oom["died"] = True
             if self.oom is None and issubclass(kind, Exception):
                 frames = history.told(traceback.walk_tb(trace))[::-1]
-                self._ended_early(f"with {kind.__name__}", history.line(frames), self._doing(frames, error))
+                missing = f": no {error.name}" if isinstance(error, ModuleNotFoundError) else ""
+                self._ended_early(f"with {kind.__name__}{missing}", history.line(frames), self._doing(frames, error))
             hook(kind, error, trace)
 
         def asked(number, frame):
