@@ -85,6 +85,17 @@ assert rows.indices().shape == (1, int(sys.argv[2])) and rows.values().shape == 
 torch.optim.SparseAdam(table.parameters()).step()
 """
 
+GUARDS = """
+import math, torch
+loss = torch.nn.Linear(8, 1).cuda()(torch.randn(4, 8, device="cuda")).square().mean()
+assert torch.isfinite(loss) and bool(loss.isfinite()) and loss.detach().isfinite().item() and math.isfinite(loss.item())
+assert torch.isfinite(loss.detach()[None]).all() and not torch.isnan(loss) and not torch.isinf(loss) and not ~torch.isfinite(loss)
+best, norm = float("inf"), torch.linalg.vector_norm(torch.randn(9, device="cuda"))
+assert loss < best and loss < 1e9 and loss == loss and loss >= 0 and not norm > 1 and not loss != loss and norm <= loss
+step = torch.compile(lambda x: torch.where(torch.isfinite(x), x, 0.0).sum(), backend="aot_eager")
+step(torch.randn(4, device="cuda", requires_grad=True)).backward()
+"""
+
 COUNTS = """
 import torch
 scores = torch.randn(1000, device="cuda").mul(9).long()
@@ -130,6 +141,11 @@ def test_counts_that_nobody_knows_and_choices_of_no_router_are_said(here, script
     assert "train.py:4 (once, 0 of 1,000): a GPU makes larger ones" in counts and "train.py:5" not in counts
     (chosen,) = (text for text in found.unknown if text.startswith("routers sent"))
     assert "as a classifier's argmax, fell on each as often" in chosen and "train.py:6 (once)" in chosen
+
+
+def test_a_loss_that_is_read_as_zero_is_finite(here, script):
+    found = rehearse_script(["python", script(GUARDS)], quiet=True)
+    assert found.status == 0, str(found)
 
 
 def test_a_way_that_is_none(here, capsys):

@@ -9,12 +9,14 @@ from math import ceil
 
 from . import others, ranks
 from .followed import Followed, kernel
-from .known import DATA, MASK, NOBODY, NUMBERS, ROUTER, Known
+from .known import CONSTANT, DATA, MASK, NOBODY, NUMBERS, ROUTER, Known
 from .others import counted, override
 
 #: The most experts of a router: what chooses among more, such as a vocabulary, is none.
 EXPERTS = 1024
 ROUTINGS = ("balanced", "worst")
+#: What a script asks of a number before it decides.
+JUDGED = ("isfinite", *(f"{name}.{of}" for name in ("eq", "ne", "lt", "le", "gt", "ge") for of in ("Scalar", "Tensor")))
 #: PyTorch's key of what works on sparse tensors.
 SPARSE = "SparseCUDA"
 #: Said where this PyTorch cannot: `torch.library.get_kernel` came with 2.9.
@@ -52,6 +54,8 @@ class Sizes:
             override(self.library, name, self._unique(name), keys=True)
         for name in ("repeat_interleave.Tensor", "bincount"):
             override(self.library, name, self._read_as_zeros(name), keys=True)
+        for name in JUDGED:
+            override(self.library, name, self._judged(name), keys=True)
         override(self.library, "_coalesce", self._coalesced(), keys=True, key=SPARSE)
 
     def _found_by(self, tensor):
@@ -154,6 +158,29 @@ class Sizes:
             return made
 
         return unique
+
+    def _judged(self, name):
+        """What is asked of one number, such as whether a loss is finite, or less than another: 0 is what it is read as."""
+        work, torch = kernel(self.torch, name), self.torch
+        short, _, overload = name.partition(".")
+        call = getattr(getattr(torch.ops.aten, short), overload or "default")
+
+        def number(one):
+            if not torch.is_tensor(one) or not one.is_cuda:
+                return one
+            content = self.known.of(one, constants=True)
+            return torch.zeros(one.shape, dtype=one.dtype, device="cpu") if content is None else content
+
+        def judge(keys, value, *others):
+            found = work(keys, value, *others)
+            alone = not found.dim() or name == "isfinite" and found.numel() == 1
+            asked = alone and torch.is_tensor(value) and value.is_floating_point()
+            if asked and self.known.of(found, constants=True) is None:
+                self.followed.begin()
+                self.known.tell(found, call(number(value), *map(number, others)), CONSTANT)
+            return found
+
+        return judge
 
     def _read_as_zeros(self, name):
         """Counts that only kernels know are read as zeros: what is as long as they sum to has no rows then."""
