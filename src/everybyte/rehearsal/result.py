@@ -221,7 +221,8 @@ class ScriptRehearsal(Shown):
     def said_peak(self) -> str:
         """The peak in words, and where it is."""
         peak = self._worst[1]["peak"] or {}
-        return f"peak {units.text(self.peak)}{_at(peak.get('at'))}, {_place(peak)}"
+        at = "" if peak.get("node") else _at(peak.get("at"))  # a node's place says that it is in backward
+        return f"peak {units.text(self.peak)}{at}, {_place(peak)}"
 
     @property
     def failure(self) -> str:
