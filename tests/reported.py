@@ -200,6 +200,8 @@ CASES = {
     "Slurm": Case("slurmstepd: error: Detected 1 oom_kill event in StepId=11300781.0. Some of the step tasks have been OOM Killed.", "host", "", "--mem"),
     "Kubernetes": Case("State: Terminated\nReason: OOMKilled\nExit Code: 137", "host", "", "limit"),
     "a launcher's": Case("exitcode : -9 (pid: 8)\ntraceback : Signal 9 (SIGKILL) received by PID 8", "host"),
+    "a terminal's": Case("step 41 loss 2.31\nKilled\n$ ", "host"),
+    "zsh's": Case("[1]  + 21043 killed     python train.py", "host"),
     "a shell's": Case("run.sh: line 3: 21043 Killed                  python train.py", "host"),
     "Ray": Case("ray.exceptions.OutOfMemoryError: Task was killed due to the node running low on memory.", "host"),
     "NumPy": Case("numpy._core._exceptions._ArrayMemoryError: Unable to allocate 4.00 GiB for an array with shape (1024, 1048577) and data type float32", "host"),

@@ -190,6 +190,8 @@ def test_on_the_command_line(tmp_path, capsys):
     said = capsys.readouterr().out
     assert "The job needs more than there is" in said and "accumulation" in said
     assert main(["doctor", str(tmp_path / "none")]) == 2 and "No such file" in capsys.readouterr().err
+    assert main(["doctor", str(path), "--gpu", "h200"]) == 0
+    assert "Not known: which GPU it was: the message's has " in capsys.readouterr().out
     assert main(["doctor", str(path), "--batch", "32"]) == 2
     assert "doctor: --batch without a model; allowed: a name from `everybyte models`" in capsys.readouterr().err
 

@@ -218,6 +218,11 @@ def test_the_command_explains_files_and_draws(tmp_path, capsys):
     assert sum(row["bytes"] for row in said["rows"]) == said["difference"] and picture.read_bytes()[1:4] == b"PNG"
     assert main(["explain", "gpt2", str(stats), "--batch", "2", "--sequence", "8", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["predicted"]["bytes"] == eb.budget(eb.model("gpt2"), SETUP).peak
+    config = tmp_path / "config.json"
+    config.write_text(json.dumps({"model_type": "gpt2", "n_embd": 64, "n_layer": 2, "n_head": 2, "vocab_size": 1000}))
+    assert main(["explain", str(config), str(stats), "--batch", "2", "--sequence", "8", "--json"]) == 0
+    size = eb.budget(eb.from_config(config), eb.Setup(batch=2, sequence=8)).peak
+    assert json.loads(capsys.readouterr().out)["predicted"]["bytes"] == size
     assert main(["explain", str(counted), str(stats), "--batch", "2"]) == 2
     assert "explain: --batch beside a file" in capsys.readouterr().err
 

@@ -68,9 +68,18 @@ def test_whose_line_it_is():
 def test_where_in_a_step_an_allocation_is():
     marks = [("after_forward", 10), ("backward_done", 20), ("after_backward", 21), ("after_step", 30)]
     found = [phases.where(n, marks) for n in (10, 11, 21, 22, 31)]
-    assert found == ["forward", "backward", "backward", "optimizer step", "forward"]
+    assert found == ["forward", "backward", "between backward and step", "optimizer step", "forward"]
     after = [phases.where(99, marks[:ended]) for ended in range(5)]  # and where the run ends, it is what had begun
-    assert after == ["before any backward", "backward", "backward", "optimizer step", "forward"]
+    assert after == ["before any backward", "backward", "between backward and step", "optimizer step", "forward"]
+    within = [("after_forward", 1), ("step_begins", 3), ("step_ends", 5), ("backward_done", 7), ("after_step", 7)]
+    found = [phases.where(n, within) for n in (2, 4, 6, 8)]
+    assert found == ["backward", "optimizer step", "backward", "forward"] and phases.step(8, within) == 1
+    moved = [
+        {"filename": "/x/train.py", "name": "step"},
+        {"filename": "/p/torch/optim/optimizer.py", "name": "wrapper"},
+    ]
+    assert phases.seen("forward", moved) == "optimizer step" and phases.seen("backward", moved) == "backward"
+    assert phases.seen("between backward and step", FORWARD) in ("forward", "between backward and step")
     spans = [("evaluation", 5, 20), ("generation", 9, 12)]
     assert [phases.within(n, spans) for n in (5, 6, 10, 13, 21)] == [
         None,

@@ -55,6 +55,11 @@ def test_why_there_is_nothing_to_show():
     none = SAID | {"devices": []}
     assert "did not import the rehearsal's PyTorch; it ended with exit status 1" in said([])
     assert said([none]) == "rehearse.command: python train.py put nothing on a GPU; it ended with exit status 1"
+    missing = none | {"stopped": "with ModuleNotFoundError: no trl at train.py:2, after 0 optimizer steps"}
+    assert said([missing]).startswith(
+        "rehearse.command: python train.py put nothing on a GPU; it ended with ModuleNotFoundError: no trl at train.py:2"
+    )
+    assert "allowed: everybyte rehearse --install NAME" in said([missing])
     assert "ended before the first step of an optimizer; it ended by signal SIGKILL" in said(
         [none | {"final": False}], -9
     )

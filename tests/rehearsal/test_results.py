@@ -84,6 +84,19 @@ def test_a_script_s_says_where_and_what_it_cannot_know():
     )
 
 
+def test_a_peak_in_words_says_backward_once_and_segments_that_grow_are_not_counted():
+    (process,) = script().processes
+    (device,) = process["devices"]
+    told = {"at": "backward", "node": "MmBackward0", "forward": "/x/train.py:7"}
+    found = script(processes=[process | {"devices": [device | {"segments": 0, "peak": device["peak"] | told}]}])
+    assert found.said_peak == "peak 90 B, MmBackward0 of /x/train.py:7, in backward"
+    assert "reserved: expandable segments" in str(found) and "0 segments" not in str(found)
+    between = script(
+        processes=[process | {"devices": [device | {"peak": device["peak"] | {"at": "between backward and step"}}]}]
+    )
+    assert between.said_peak.startswith("peak 90 B, between backward and step, ")
+
+
 def test_of_several_processes_the_worst_is_shown():
     (process,) = script().processes
     larger = process | {"rank": 1, "devices": [process["devices"][0] | {"requested": 95}]}

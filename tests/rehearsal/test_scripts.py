@@ -124,6 +124,57 @@ def test_an_error_that_the_script_caught_is_no_death_and_no_fit(here, script):
         Kept.of_script(found)
 
 
+#: Tries two sizes, and allows itself less than the GPU has.
+TRIES = """
+import sys, torch
+torch.cuda.set_per_process_memory_fraction(0.5)
+for gib in (1, 3):
+    try:
+        torch.empty(gib * 2**30, dtype=torch.uint8, device="cuda")
+    except torch.OutOfMemoryError:
+        print(gib, "GiB do not fit")
+exec(sys.argv[1])
+"""
+
+
+@pytest.mark.parametrize(
+    ("end", "oom", "said"),
+    [
+        ("", False, "The script caught an error: out of memory, before any backward: asked for 3.00 GiB; train.py:6; it took no step after it"),
+        ("assert False", False, "the script ended with AssertionError at "),
+        ("torch.empty(3 * 2**30, dtype=torch.uint8, device='cuda')", True, "GiB free, 2.00 GiB allowed; "),
+    ],
+)  # fmt: skip
+def test_of_which_error_a_script_died_is_told_from_those_that_it_caught(here, script, end, oom, said):
+    found = rehearse_script(["python", script(TRIES), end], "h200", memory=4 * 2**30, hidden=True)
+    assert (found.oom, found.short, found.status) == (oom, True, int(bool(end))), str(found)
+    assert said in str(found)
+
+
+#: What TorchScript compiles, and a history of its own, which begins and ends before the peak.
+OWN = """
+import torch, torch.distributed.optim
+@torch.jit.script
+def twice(x: torch.Tensor):
+    with torch.no_grad():
+        return 2 * x
+net = torch.nn.Linear(256, 256).cuda()
+assert not twice(net(torch.ones(4, 256, device="cuda"))).requires_grad
+torch.cuda.memory._record_memory_history(max_entries=10)
+torch.cuda.memory._dump_snapshot("own.pickle")
+torch.cuda.memory._record_memory_history(enabled=None)
+net(torch.ones(4096, 256, device="cuda")).square().sum().backward()
+"""
+
+
+def test_what_a_script_compiles_or_records_itself_changes_nothing(here, script, tmp_path):
+    found = rehearse_script(["python", script(OWN)], quiet=True)
+    assert found.status == 0 and (tmp_path / "own.pickle").stat().st_size
+    (device,) = found.processes[0]["devices"]
+    assert device["peak"]["live"] == device["requested"] == sum(device["peak"]["parts"].values())
+    assert device["peak"]["at"] == "backward" and "`_record_memory_history` is not followed" in str(found)
+
+
 def test_ranks_by_torchrun_and_one_of_many_alone(here, script, capfd):
     command = ["python", script(RANKS)]
     found = rehearse_script(["torchrun", "--nproc-per-node=2", command[1]], gpus=2)

@@ -72,6 +72,38 @@ rows, inverse, counts = torch.unique(values, dim=0, return_inverse=True, return_
 assert rows.shape == (7, 3) and rows.dtype == torch.int8 and inverse.shape == counts.shape == (7,)
 """
 
+SPARSE = """
+import sys, torch
+from torch import nn
+table = nn.Embedding(1000, 64, sparse=True).cuda()
+tokens = torch.arange(600) % 100
+tokens = tokens.cuda() if sys.argv[1] == "known" else torch.randint(0, 1000, (600,), device="cuda")
+table(tokens).sum().backward()
+rows = table.weight.grad.coalesce()
+assert rows.is_coalesced() and rows.shape == (1000, 64)
+assert rows.indices().shape == (1, int(sys.argv[2])) and rows.values().shape == (int(sys.argv[2]), 64)
+torch.optim.SparseAdam(table.parameters()).step()
+"""
+
+GUARDS = """
+import math, torch
+loss = torch.nn.Linear(8, 1).cuda()(torch.randn(4, 8, device="cuda")).square().mean()
+assert torch.isfinite(loss) and bool(loss.isfinite()) and loss.detach().isfinite().item() and math.isfinite(loss.item())
+assert torch.isfinite(loss.detach()[None]).all() and not torch.isnan(loss) and not torch.isinf(loss) and not ~torch.isfinite(loss)
+best, norm = float("inf"), torch.linalg.vector_norm(torch.randn(9, device="cuda"))
+assert loss < best and loss < 1e9 and loss == loss and loss >= 0 and not norm > 1 and not loss != loss and norm <= loss
+step = torch.compile(lambda x: torch.where(torch.isfinite(x), x, 0.0).sum(), backend="aot_eager")
+step(torch.randn(4, device="cuda", requires_grad=True)).backward()
+"""
+
+COUNTS = """
+import torch
+scores = torch.randn(1000, device="cuda").mul(9).long()
+assert len(torch.zeros(1000, device="cuda").repeat_interleave(scores)) == 0
+assert len(torch.ones(3, device="cuda").repeat_interleave(torch.tensor([1, 2, 3]).cuda())) == 6
+print((torch.randn(8, 10, device="cuda").argmax(1) == 0).sum().item())
+"""
+
 
 @pytest.mark.parametrize(("routing", "wanted"), [("balanced", [128] * 8), ("worst", [512, 512, 0, 0, 0, 0, 0, 0])])
 def test_experts_get_the_tokens_that_are_asked_for(here, script, routing, wanted):
@@ -91,6 +123,29 @@ def test_hugging_face_s_loops_over_experts(here, script):
 def test_of_unknown_values_all_are_different(here, script):
     found = rehearse_script(["python", script(UNIQUE)], quiet=True)
     assert found.status == 0 and "masks found all rows where data decide, at " in str(found)
+
+
+@pytest.mark.parametrize(("tokens", "rows"), [("known", 100), ("unknown", 600)])
+def test_a_sparse_gradient_has_each_row_once(here, script, tokens, rows):
+    found = rehearse_script(["python", script(SPARSE), tokens, str(rows)], quiet=True)
+    assert found.status == 0, str(found)
+    (device,) = found.processes[0]["devices"]
+    assert device["peak"]["parts"]["gradients"] >= 600 * (64 * 4 + 8)
+    (said,) = (text for text in found.unknown if f"{rows:,} of 600" in text)
+    assert said.startswith("whole numbers" if tokens == "known" else "masks found all rows")
+
+
+def test_counts_that_nobody_knows_and_choices_of_no_router_are_said(here, script):
+    found = rehearse_script(["python", script(COUNTS)], quiet=True)
+    (counts,) = (text for text in found.unknown if text.startswith("counts that only a kernel would know"))
+    assert "train.py:4 (once, 0 of 1,000): a GPU makes larger ones" in counts and "train.py:5" not in counts
+    (chosen,) = (text for text in found.unknown if text.startswith("routers sent"))
+    assert "as a classifier's argmax, fell on each as often" in chosen and "train.py:6 (once)" in chosen
+
+
+def test_a_loss_that_is_read_as_zero_is_finite(here, script):
+    found = rehearse_script(["python", script(GUARDS)], quiet=True)
+    assert found.status == 0, str(found)
 
 
 def test_a_way_that_is_none(here, capsys):

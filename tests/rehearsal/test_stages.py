@@ -65,6 +65,28 @@ def test_each_stage_has_its_peak(here, tmp_path, monkeypatch):
     assert "2 optimizer steps, 6 backward passes" in str(found)
 
 
+TRAINER = """
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainingArguments
+config = LlamaConfig(hidden_size=64, intermediate_size=128, num_hidden_layers=1, num_attention_heads=2, vocab_size=1000)
+rows = [{"input_ids": torch.arange(128), "labels": torch.arange(128)} for _ in range(16)]
+arguments = TrainingArguments("out", per_device_train_batch_size=2, per_device_eval_batch_size=2, max_steps=1, report_to=[], save_strategy="no")
+trainer = Trainer(LlamaForCausalLM(config), arguments, train_dataset=rows, eval_dataset=rows, compute_metrics=lambda said: {})
+trainer.train()
+trainer.evaluate()
+"""
+
+
+def test_what_a_trainer_gathers_is_evaluation_s_and_an_optimizer_without_states_resumes_nothing(here, tmp_path):
+    (tmp_path / "train.py").write_text(TRAINER)
+    found = rehearse_script(["python", "train.py"], quiet=True, cwd=tmp_path)
+    assert found.status == 0, str(found)
+    (device,) = found.processes[0]["devices"]
+    assert list(device["stages"]) == ["evaluation"]
+    logits = 16 * 128 * 1000 * 4  # of all rows, in fp32
+    assert device["peak"]["at"] == "evaluation" and device["stages"]["evaluation"] == found.peak > logits
+
+
 RUN = """
 import sys, torch
 net = torch.nn.Linear(4, 4).cuda() if sys.argv[1] != "early" else None

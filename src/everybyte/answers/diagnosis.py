@@ -15,6 +15,8 @@ from .recorded import recorded
 
 #: What is suspicious: memory of this process outside of PyTorch above a context's and a communicator's; of other processes.
 _OUTSIDE, _OTHERS = 2 * units.UNITS["GiB"], units.UNITS["GiB"]
+#: A GPU whose memory differs by more than this share is another one than the message's.
+_OTHER_GPU = 0.05
 #: What a driver that counts it as free may not be able to give in one piece.
 _LAST = 256 * units.UNITS["MiB"]
 #: Sizes that a message says.
@@ -242,6 +244,10 @@ def _caveats(said, model, card):
         found.append("which of the bytes are weights, states or activations: give model and setup, or a snapshot")
     elif card is None:
         found.append("which GPU it is: name it, and the switches are ranked for it")
+    if card is not None and said.capacity and abs(card.memory - said.capacity) > _OTHER_GPU * said.capacity:
+        found.append(
+            f"which GPU it was: the message's has {units.text(said.capacity)}, {card.name} {units.text(card.memory)}"
+        )
     if said.graphs:
         found.append("how much of the private pools is free: the message counts their free blocks as allocated")
     return found

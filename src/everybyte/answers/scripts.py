@@ -112,7 +112,9 @@ class Run:
         if self.wide and not self.fits:
             return "seen on 1 TiB: too much" if self.fits is False else "seen on 1 TiB"
         retries = self.found.most("retries")
-        return "fits" + (f", with {retries:,} retries after blocks were given back" if retries else "")
+        return "fits" + (
+            f", with {retries:,} retr{'y' if retries == 1 else 'ies'} after blocks were given back" if retries else ""
+        )
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -234,7 +234,7 @@ def snapshot(options):
 
 
 def explain(options):
-    if options.predicted in eb.models():
+    if options.predicted in eb.models() or given.is_configuration(options.predicted):
         options.model = options.predicted
         predicted = given.configuration(options)
     else:

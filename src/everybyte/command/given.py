@@ -43,6 +43,15 @@ def _is_file(said):
     return said is not None and said.endswith(".json")
 
 
+def is_configuration(said: str) -> bool:
+    """Whether a file is a Hugging Face model's config.json, and not one of ours; what cannot be read is none."""
+    try:
+        found = files.parsed(Path(said).read_bytes()) if _is_file(said) else None
+    except (OSError, ValueError):
+        return False
+    return isinstance(found, dict) and "model_type" in found and "witness" not in found
+
+
 def configuration(options: Namespace) -> tuple:
     """(Model of the catalog, setup). A command that is not told whose code runs the model runs the book's, and its answer says so."""
     found = named(options.model)
@@ -159,7 +168,7 @@ def told(options: Namespace, file: Path) -> Path:
     if changed or options.code:
         option = f"--{(changed or ['code'])[0].replace('_', '-')}"
         raise ValueError(
-            f"explain: {option} beside a file, which says its own; allowed: after a name from `everybyte models`"
+            f"explain: {option} beside a file, which says its own; allowed: after a name from `everybyte models`, or a config.json"
         )
     return file
 

@@ -31,9 +31,9 @@ OVER = ("fill_", "zero_", "copy_")
 SENDS = ("copy_", "_to_copy")
 
 
-def kernel(torch, name: str) -> Callable:
+def kernel(torch, name: str, key: str = "CUDA") -> Callable:
     """What an operator runs on the GPU now, called with the dispatcher's keys and its arguments."""
-    return torch.library.get_kernel(name if "::" in name else f"aten::{name}", "CUDA").call_boxed
+    return torch.library.get_kernel(name if "::" in name else f"aten::{name}", key).call_boxed
 
 
 class Followed:

@@ -3,6 +3,8 @@
 #: Whence a content is; of several that are computed together, the last that is among them: values that a constant was made with on the GPU,
 #: whole numbers and booleans that the script brought from the CPU, a router's choice, and how many rows a mask finds.
 KINDS = CONSTANT, DATA, ROUTER, MASK = "constant", "data", "router", "mask"
+#: What says of a size that nobody knows its content: it was read as zeros.
+NOBODY = "nobody"
 #: The most numbers that are followed in one tensor: of a router's choice or a mask, of others, and of bytes: more are pictures or weights.
 NUMBERS, BROUGHT, BYTES = 2**26, 2**22, 2**16
 

@@ -128,17 +128,17 @@ def cudnn_attention(torch, seen: Callable[[], None]) -> object:
     return library
 
 
-def override(library, name: str, function, keys: bool = False) -> None:
+def override(library, name: str, function, keys: bool = False, key: str = "CUDA") -> None:
     """Put a function in the place of an operator's CUDA kernel, without PyTorch's warning. To 2.6, `impl` does so without being told to.
 
     Args:
-        keys: whether the function takes the dispatcher's keys before the operator's own arguments.
+        keys: whether the function takes the dispatcher's keys before the operator's own arguments. key: of the kernel.
     """
     told = {"allow_override": True} if "allow_override" in inspect.signature(library.impl).parameters else {}
     told |= {"with_keyset": True} if keys else {}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        library.impl(name, function, "CUDA", **told)
+        library.impl(name, function, key, **told)
 
 
 def normal_without_a_look(torch) -> None:

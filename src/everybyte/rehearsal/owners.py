@@ -22,7 +22,10 @@ LOOKS, WORKSPACES = 256, 2
 
 def blocks(tensor) -> Iterator[tuple[int, int]]:
     """(device, address) of what a tensor stands in; of a tensor that is made of others, theirs. Nothing where it is on no GPU."""
-    if (parts := getattr(type(tensor), "__tensor_flatten__", None)) and not hasattr(tensor, "fake_mode"):
+    if tensor.is_sparse:
+        for one in (tensor._indices(), tensor._values()):
+            yield from blocks(one)
+    elif (parts := getattr(type(tensor), "__tensor_flatten__", None)) and not hasattr(tensor, "fake_mode"):
         for one in (getattr(tensor, name) for name in parts(tensor)[0]):
             if hasattr(one, "untyped_storage"):  # a DTensor's mesh is none
                 yield from blocks(one)

@@ -3,14 +3,18 @@
 import re
 from collections.abc import Iterable, Sequence
 
+BEFORE, BETWEEN = "before any backward", "between backward and step"
 #: The moment at which a part of a step ends -> that part, and the one that begins then.
 MOMENTS = {
     "after_forward": ("forward", "backward"),
-    "backward_done": ("backward", "backward"),
-    "after_backward": ("backward", "optimizer step"),
+    "step_begins": ("backward", "optimizer step"),
+    "step_ends": ("optimizer step", "backward"),
+    "backward_done": ("backward", BETWEEN),
+    "after_backward": (BETWEEN, "optimizer step"),
     "after_step": ("optimizer step", "forward"),
 }
-BEFORE = "before any backward"
+#: Of these, those of an optimizer that steps within backward.
+WITHIN = ("step_begins", "step_ends")
 _COLLECTIVE = re.compile(r"/torch/distributed/(?:distributed_c10d|_functional_collectives|nn/functional)\.py$")
 #: Phase -> a file, and a function in it, of which one is running in that phase; the first that matches.
 _RUNNING = (
@@ -30,6 +34,16 @@ def where(allocation: int, marks: list[tuple[str, int]]) -> str:
         if allocation <= count:
             return MOMENTS[moment][0]
     return MOMENTS[marks[-1][0]][1] if marks else BEFORE
+
+
+def seen(at: str, frames: Sequence[dict]) -> str:
+    """The part of a step that its moments tell, unless the innermost function of a phase that ran in some frames tells another.
+
+    Moments do not tell forward from an optimizer's own work around a closure, nor what comes between backward and the step.
+    """
+    if at not in ("forward", BETWEEN):
+        return at
+    return next((name for frame in frames if (name := running([frame]))), at)
 
 
 def step(allocation: int, marks: list[tuple[str, int]]) -> int:

@@ -8,7 +8,7 @@ import traceback
 from collections import Counter
 
 from . import history
-from .known import KINDS
+from .known import KINDS, NOBODY
 
 #: Seconds without an optimizer step, and reads by one line, after which a loop is taken to wait for the GPU; lines that are told.
 PATIENCE, MANY, TOLD = 60.0, 1000, 5
@@ -54,7 +54,10 @@ def knows(address: int, size: int) -> bool:
 
 def here() -> tuple[str | None, str | None]:
     """(the innermost line of the script that runs, the innermost of a library)."""
-    stack = traceback.walk_stack(sys._getframe(2))
+    try:
+        stack = traceback.walk_stack(sys._getframe(2))
+    except ValueError:  # a thread of C's, in which no Python runs
+        return None, None
     frames = history.told(pair for pair in stack if not pair[0].f_code.co_filename.startswith(_OURS))
     return history.line(frames), history.inner(frames)
 
@@ -81,7 +84,7 @@ class Lines:
         self.since = time.monotonic()
 
     def sized(self, found: int | None, of: int | None, by: str) -> None:
-        """Data decided a size: so many were `found` of so many, None where that was read; by what, of `known.KINDS`."""
+        """Data decided a size: so many were `found` of so many, None where that was read; by what, of `known.KINDS` or `NOBODY`."""
         line, inner = here()
         at = inner or line or "backward"
         empty = {"line": at, "by": by, "times": 0, "found": found, "of": of}
@@ -93,7 +96,7 @@ class Lines:
     def sized_at(self) -> list[dict]:
         """The lines at which data decided most sizes, so many for each kind of data."""
         ordered = sorted(self.sizes.values(), key=lambda told: -told["times"])
-        return [told for kind in KINDS for told in [one for one in ordered if one["by"] == kind][:TOLD]]
+        return [told for kind in (*KINDS, NOBODY) for told in [one for one in ordered if one["by"] == kind][:TOLD]]
 
     def told(self) -> list[dict]:
         """The lines with the most reads."""

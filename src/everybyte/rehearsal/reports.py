@@ -62,13 +62,19 @@ def _check_fields(where, said, fields):
             raise ValueError(f"{where}{name}: {said.get(name)!r:.80}; allowed: {kind.__name__}")
 
 
+#: What puts a package where a script is rehearsed.
+INSTALL = "everybyte rehearse --install NAME, for a package that is missing there"
+
+
 def nobody(command: str, status: int, read: list[dict], faults: list[str]) -> str:
     """The message where no process of a command is known to have used a GPU: how it ended, and why nothing is known."""
     how = f"it ended {children.how(status)}"
     if faults:
         return f"rehearse.reports: {command} left none that says of a GPU; {how}; {'; '.join(faults[:3])}"
     if all(said["final"] for said in read) and read:
-        return f"rehearse.command: {command} put nothing on a GPU; {how}"
+        how = next((f"it ended {said['stopped']}" for said in read if said["stopped"]), how)
+        allowed = f"; allowed: {INSTALL}" if ": no " in how else ""
+        return f"rehearse.command: {command} put nothing on a GPU; {how}{allowed}"
     if read:
         return (
             f"rehearse.command: {command} ended before the first step of an optimizer; {how}: what was on a GPU until then "
@@ -76,7 +82,7 @@ def nobody(command: str, status: int, read: list[dict], faults: list[str]) -> st
         )
     return (
         f"rehearse.command: {command} did not import the rehearsal's PyTorch; {how}; allowed: a script, run by the "
-        "environment's own python"
+        f"environment's own python, with all that it imports before PyTorch: {INSTALL}"
     )
 
 
@@ -115,6 +121,13 @@ def _who(said, processes):
         own = " ".join(said["argv"])
         return f"run {runs.index(own) + 1} of {len(runs)} ({own:.60})"
     return f"rank {said['rank']}" if len({one["rank"] for one in processes}) > 1 else "the script"
+
+
+def survived(said: dict, status: int) -> dict:
+    """A process's report: where its command ended in order, an out-of-memory error of which it did not die is one that it caught."""
+    if status or not said["oom"] or not said["final"] or said["oom"].get("died"):
+        return said
+    return said | {"oom": None, "caught": said["oom"] | {"last": True}}
 
 
 #: Errors of those who started others, which say their own.

@@ -100,7 +100,7 @@ def _death(oom):
 
 
 def _at(place):
-    return f", {place}" if place and place.startswith("before") else f", in {place}" if place else ""
+    return f", {place}" if place and place.startswith(("before", "between")) else f", in {place}" if place else ""
 
 
 #: A stage -> the words after "while".
@@ -151,9 +151,12 @@ class ScriptRehearsal(Shown):
 
     @property
     def caught(self) -> str:
-        """The last out-of-memory error after which a process computed gradients or stepped, in words; "" where there was none."""
+        """The last out-of-memory error of which a process did not die, in words; "" where there was none."""
         errors = [process["caught"] for process in self.processes if process["caught"]]
-        return f"the script caught an error: {_death(errors[-1])}; it went on with less" if errors else ""
+        if not errors:
+            return ""
+        then = "took no step after it" if errors[-1].get("last") else "went on with less"
+        return f"the script caught an error: {_death(errors[-1])}; it {then}"
 
     @property
     def short(self) -> bool:
@@ -218,7 +221,8 @@ class ScriptRehearsal(Shown):
     def said_peak(self) -> str:
         """The peak in words, and where it is."""
         peak = self._worst[1]["peak"] or {}
-        return f"peak {units.text(self.peak)}{_at(peak.get('at'))}, {_place(peak)}"
+        at = "" if peak.get("node") else _at(peak.get("at"))  # a node's place says that it is in backward
+        return f"peak {units.text(self.peak)}{at}, {_place(peak)}"
 
     @property
     def failure(self) -> str:
@@ -271,11 +275,13 @@ class ScriptRehearsal(Shown):
         took = {0: "no rows", 1: "all rows"}.get(self.rows, f"{self.rows:.0%} of the rows")
         more = ": a GPU finds more, or fewer" if self.rows < 1 else ": a GPU finds no more, and --rows SHARE fewer"
         sent, other = ("as many tokens to each expert", "worst")
+        fell = "on each as often"
         if self.routing == "worst":
-            sent, other = ("all tokens to the first experts", "balanced")
+            sent, other, fell = "all tokens to the first experts", "balanced", "on the first"
         said = {
             known.MASK: f"masks found {took} where data decide, at {{}}{more}",
-            known.ROUTER: f"routers sent {sent}, which decides sizes at {{}}: --routing {other} for the other",
+            known.ROUTER: f"routers sent {sent}, and other choices among few, as a classifier's argmax, fell {fell}, which decides what is read or made at {{}}: --routing {other} for the other",
+            known.NOBODY: "counts that only a kernel would know were read as 0, and made tensors of no rows at {}: a GPU makes larger ones",
             known.DATA: "whole numbers that the script brings, and what it computes of them, are as on a GPU: at {}",
         }
         return [text.format(lines) for kind, text in said.items() if (lines := self._sizes(kind))]
@@ -298,7 +304,8 @@ class ScriptRehearsal(Shown):
         """The worst device of the worst process: its peaks, where the script was, and what lived then."""
         process, device = self._worst
         peak, count = device["peak"] or {}, device["segments"]
-        segments, room = f"{count:,} segment{'s' * (count != 1)}", f"of {units.text(device['memory'])}"
+        segments = f"{count:,} segment{'s' * (count != 1)}" if count else "expandable segments"
+        room = f"of {units.text(device['memory'])}"
         phases = {name: size for name, size in device["phases"].items() if name != "backward_done"}
         rows: list[Sequence] = [
             (f"requested: the peak{_at(peak.get('at'))}", device["requested"], _place(peak)),
@@ -313,7 +320,9 @@ class ScriptRehearsal(Shown):
             sized(f"requested while {_DOING.get(name, name)}, at most", size) for name, size in device["stages"].items()
         ]
         if oom := process["oom"]:
-            free = f"{units.text(oom['free'])} free; {_place(oom)}"
+            # Its `total` is what the script allows PyTorch, where that is less than there is.
+            allowed = f", {units.text(oom['total'])} allowed" if oom["total"] < device["memory"] else ""
+            free = f"{units.text(oom['free'])} free{allowed}; {_place(oom)}"
             rows.append((f"out of memory{_at(oom['at'])}: asked for", oom["requested"], free))
         for held in history.shortened(peak.get("held", ())):
             count = held["tensors"]

@@ -164,7 +164,7 @@ def _run(command, where, gpu, variables, output, cwd, **asked):
             seconds = time.monotonic() - start
             read, faults = reports.read(folder_of_reports)
             reports.check_followed(read)
-            processes, others = reports.with_a_gpu(read)
+            processes, others = reports.with_a_gpu([reports.survived(said, status) for said in read])
             if not processes:
                 raise ValueError(reports.nobody(" ".join(command[:3]), status, read, faults))
             return ScriptRehearsal(

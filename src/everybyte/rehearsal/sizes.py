@@ -9,12 +9,16 @@ from math import ceil
 
 from . import others, ranks
 from .followed import Followed, kernel
-from .known import DATA, MASK, NUMBERS, ROUTER, Known
+from .known import CONSTANT, DATA, MASK, NOBODY, NUMBERS, ROUTER, Known
 from .others import counted, override
 
 #: The most experts of a router: what chooses among more, such as a vocabulary, is none.
 EXPERTS = 1024
 ROUTINGS = ("balanced", "worst")
+#: What a script asks of a number before it decides.
+JUDGED = ("isfinite", *(f"{name}.{of}" for name in ("eq", "ne", "lt", "le", "gt", "ge") for of in ("Scalar", "Tensor")))
+#: PyTorch's key of what works on sparse tensors.
+SPARSE = "SparseCUDA"
 #: Said where this PyTorch cannot: `torch.library.get_kernel` came with 2.9.
 TOO_OLD = (
     "numbers that the script brings, and a router's choice, are not followed by this PyTorch: masks find the rows that --rows says, and "
@@ -48,6 +52,11 @@ class Sizes:
             override(self.library, name, self._chosen(name), keys=True)
         for name in ("_unique2", "unique_consecutive", "unique_dim"):
             override(self.library, name, self._unique(name), keys=True)
+        for name in ("repeat_interleave.Tensor", "bincount"):
+            override(self.library, name, self._read_as_zeros(name), keys=True)
+        for name in JUDGED:
+            override(self.library, name, self._judged(name), keys=True)
+        override(self.library, "_coalesce", self._coalesced(), keys=True, key=SPARSE)
 
     def _found_by(self, tensor):
         """Whence it is known how many a tensor has: of one of which nothing is known, by rule."""
@@ -149,3 +158,62 @@ class Sizes:
             return made
 
         return unique
+
+    def _judged(self, name):
+        """What is asked of one number, such as whether a loss is finite, or less than another: 0 is what it is read as."""
+        work, torch = kernel(self.torch, name), self.torch
+        short, _, overload = name.partition(".")
+        call = getattr(getattr(torch.ops.aten, short), overload or "default")
+
+        def number(one):
+            if not torch.is_tensor(one) or not one.is_cuda:
+                return one
+            content = self.known.of(one, constants=True)
+            return torch.zeros(one.shape, dtype=one.dtype, device="cpu") if content is None else content
+
+        def judge(keys, value, *others):
+            found = work(keys, value, *others)
+            alone = not found.dim() or name == "isfinite" and found.numel() == 1
+            asked = alone and torch.is_tensor(value) and value.is_floating_point()
+            if asked and self.known.of(found, constants=True) is None:
+                self.followed.begin()
+                self.known.tell(found, call(number(value), *map(number, others)), CONSTANT)
+            return found
+
+        return judge
+
+    def _read_as_zeros(self, name):
+        """Counts that only kernels know are read as zeros: what is as long as they sum to has no rows then."""
+        work = kernel(self.torch, name)
+
+        def read(keys, counts, *args, **kwargs):
+            if self.known.of(counts, constants=True) is None:
+                self.seen(0, counts.numel(), NOBODY)
+            return work(keys, counts, *args, **kwargs)
+
+        return read
+
+    def _coalesced(self):
+        """A sparse gradient's rows, each once: of indices that are not known, all are different.
+
+        Source: PyTorch, `aten/src/ATen/native/sparse/cuda/SparseCUDATensor.cu` (`coalesce_sparse_cuda`): flat indices, of which the first
+        ones become the new ones where one dimension is sparse, and two more of that length while the values are added.
+        """
+        work, torch = kernel(self.torch, "_coalesce", SPARSE), self.torch
+
+        def coalesce(keys, sparse):
+            indices, values = sparse._indices(), sparse._values()
+            entries, made = sparse._nnz(), work(keys, sparse)  # the second for what it works in
+            if entries < 2 or not torch.is_tensor(made):
+                return made
+            del made
+            content = self.known.of(indices)
+            found = entries if content is None else content.unique(dim=1).shape[1]
+            self.seen(found, entries, self._found_by(indices))
+            flat, _, _ = (torch.empty(entries, dtype=torch.int64, device=values.device) for _ in range(3))
+            kept = torch.empty((found, *values.shape[1:]), dtype=values.dtype, device=values.device)
+            of_one = len(indices) == 1
+            at = flat[:found][None] if of_one else torch.empty((len(indices), found), dtype=torch.int64, device=values.device)  # fmt: skip
+            return torch.sparse_coo_tensor(at, kept, sparse.shape, is_coalesced=True, check_invariants=False)
+
+        return coalesce

@@ -19,6 +19,7 @@ CALLED = {
         "load_file": "loading",
         "load_model": "loading",
     },
+    "transformers.trainer": {"Trainer.evaluation_loop": "evaluation"},  # between passes it gathers what they said
     "transformers.modeling_utils": {"PreTrainedModel.from_pretrained": "loading"},
     "transformers.generation.utils": {"GenerationMixin.generate": "generation"},
 }
@@ -38,10 +39,18 @@ def note_calls(module, stage: Callable[[str], AbstractContextManager]) -> None:
 def _noted(original, stage, name):
     @wraps(original)
     def noted(*args, **kwargs):
+        if name == "resuming" and not _states(args, kwargs):  # only to have them where the weights are
+            return original(*args, **kwargs)
         with stage(name):
             return original(*args, **kwargs)
 
     return noted
+
+
+def _states(args, kwargs):
+    """Whether an optimizer is given states."""
+    said = args[1] if len(args) > 1 else kwargs.get("state_dict")
+    return not isinstance(said, dict) or bool(said.get("state", True))
 
 
 class Evaluation:
@@ -69,11 +78,13 @@ class Evaluation:
     def _watch(self, kind):
         enter, leave = kind.__enter__, kind.__exit__
 
+        @wraps(enter)  # TorchScript, which compiles both, reads the source of what is wrapped
         def __enter__(context):
             self.off.append(self._of_script(sys._getframe(1)))
             self._look()
             return enter(context)
 
+        @wraps(leave)
         def __exit__(context, *error):
             if self.active and len(error) > 1 and error[1] is not None:
                 self.passed = id(error[1])

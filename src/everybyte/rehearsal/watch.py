@@ -36,6 +36,8 @@ NAMED = (
 #: The most events of the allocator's history; older ones are dropped.
 EVENTS = 1_000_000
 COUNTS = ("requested", "allocated", "reserved")
+#: Said of a script that records a history itself.
+RECORDS = "what the script says to `_record_memory_history` is not followed: its snapshots have this rehearsal's history, which is the whole"
 #: The exit status of a process that a rehearsal could not follow.
 LOST = 70
 
@@ -119,6 +121,7 @@ class _Watched:
         self.highest, self.backward_line, self.snapshot, self.pools = {}, None, None, 0
         self.stages, self.stopped, self.lost, self.ended = {}, None, None, False
         self.backward_runs, self.interrupted, self.leave = False, (0, None), os._exit
+        self.stepped_within = False
         self.groups, self.stepping, self.host = {}, [], host.Host()
         self.last_step = int(told.get(STEPS) or 0)
         self.nodes = nodes.Nodes(torch, self._allocations)
@@ -127,6 +130,7 @@ class _Watched:
             self.note(nodes.UNTOLD)
         others.without_cudnn(torch)
         others.normal_without_a_look(torch)
+        self._watch_recording()
         torch.cuda._lazy_call(self._begin)
         compiled.watch_graphs(torch)
         optimizers = importlib.import_module("torch.optim.optimizer")
@@ -162,9 +166,14 @@ class _Watched:
 
         @others.instead(sys)
         def excepthook(hook, kind, error, trace):
+            if not self._of_memory(error):
+                self._goes_on()
+            elif self.oom:
+                self.oom["died"] = True
             if self.oom is None and issubclass(kind, Exception):
                 frames = history.told(traceback.walk_tb(trace))[::-1]
-                self._ended_early(f"with {kind.__name__}", history.line(frames), self._doing(frames, error))
+                missing = f": no {error.name}" if isinstance(error, ModuleNotFoundError) else ""
+                self._ended_early(f"with {kind.__name__}{missing}", history.line(frames), self._doing(frames, error))
             hook(kind, error, trace)
 
         def asked(number, frame):
@@ -180,6 +189,12 @@ class _Watched:
 
         if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
             signal.signal(signal.SIGTERM, asked)
+
+    def _of_memory(self, error):
+        """Whether an error is that there is no memory left, or came while one of these was handled."""
+        while error is not None and not isinstance(error, self.torch.cuda.OutOfMemoryError):
+            error = error.__cause__ or error.__context__
+        return error is not None
 
     def _ended_early(self, how, line, phase=None):
         steps = f"{self.steps} optimizer step{'s' * (self.steps != 1)}"
@@ -216,10 +231,17 @@ class _Watched:
                 self._at_the_end()
             leave(status)
 
+    def _watch_recording(self):
+        """Keep the allocator's history whole, whatever the script records: there is one history a process."""
+        self.record = self.torch.cuda.memory._record_memory_history
+
+        @others.instead(self.torch.cuda.memory)
+        def _record_memory_history(record, *args, **kwargs):
+            self.note(RECORDS)
+
     def _begin(self):
         # Frames of allocations alone: to 2.12, PyTorch loses a Python exception that frees a tensor on its way, if it notes where.
-        memory = self.torch.cuda.memory
-        memory._record_memory_history(enabled="all", context="alloc", stacks="python", max_entries=EVENTS)
+        self.record(enabled="all", context="alloc", stacks="python", max_entries=EVENTS)
         self.torch._C._cuda_attach_out_of_memory_observer(self._out_of_memory)
 
     def _watch_backward(self):
@@ -230,16 +252,35 @@ class _Watched:
             with self._following():
                 self._end_if_over()
                 graph = self._backward_begins(args[0] if args else kwargs.get("tensors"))
-            self.backward_runs = True
-            try:
-                with self.nodes.running(graph):
-                    del graph
-                    original(*args, **kwargs)
-            finally:
-                self.backward_runs = False
+            return self._backward(graph, original, args, kwargs)
+
+        @others.instead(self.torch.autograd)
+        def _engine_run_backward(original, roots, *args, **kwargs):
+            """Of `torch.autograd.grad`, which calls it too. Where it is traced no kernel runs; where it is transformed, nodes are not told."""
+            if self.backward_runs or self.torch._C._len_torch_dispatch_stack():
+                return original(roots, *args, **kwargs)
+            if self.torch._C._functorch.peek_interpreter_stack() is not None:
+                with self.nodes.running(()):
+                    return original(roots, *args, **kwargs)
             with self._following():
-                self._mark("backward_done")
-                self._goes_on()
+                graph = self._backward_begins(roots)
+            return self._backward(graph, original, (roots, *args), kwargs)
+
+    def _backward(self, graph, original, args, kwargs):
+        """Run a backward pass; steps that optimizers take within it are one, at its end."""
+        self.backward_runs = True
+        try:
+            with self.nodes.running(graph):
+                graph.clear()
+                found = original(*args, **kwargs)
+        finally:
+            self.backward_runs, within, self.stepped_within = False, self.stepped_within, False
+        with self._following():
+            self._mark("backward_done")
+            self._goes_on()
+            if within:
+                self._stepped()
+        return found
 
     def _goes_on(self):
         """After an out-of-memory error the script has done more: it caught it."""
@@ -275,7 +316,8 @@ class _Watched:
             stats = self.torch.cuda.memory_stats(device)
             if stats:
                 self.marks.setdefault(device, []).append((moment, stats["allocation.all.allocated"]))
-                self.phases.setdefault(device, {})[moment] = stats["requested_bytes.all.current"]
+                if moment not in phases.WITHIN:
+                    self.phases.setdefault(device, {})[moment] = stats["requested_bytes.all.current"]
                 self.standing[device] = stats["allocated_bytes.all.current"]
 
     @contextlib.contextmanager
@@ -325,25 +367,34 @@ class _Watched:
             del self.stepping[self.stepping.index(optimizer) :]
         self.stepping.append(optimizer)
         with self._following():
-            self._end_if_over()
+            if not self.backward_runs:
+                self._end_if_over()
             self.owners.gradients(self._allocations(), optimizer)
             if len(self.stepping) == 1:
-                self._mark("after_backward")
+                self._mark("step_begins" if self.backward_runs else "after_backward")
 
     def _after_step(self, optimizer, args, kwargs):
         del self.stepping[self.stepping.index(optimizer) :]
         if self.stepping:
             return  # the step of another, around it, counts
         with self._following():
-            self._mark("after_step")
-            self.steps += 1
-            self._goes_on()
-            self.lines.stepped()
-            self._look()
-            self._report()
-            if self.steps == self.last_step:  # what the script does until it begins another one is its own
-                self._watch_forward()
-            ranks.settled()
+            if self.backward_runs:
+                self._mark("step_ends")
+                self.stepped_within = True
+            else:
+                self._stepped()
+
+    def _stepped(self):
+        """A step has ended."""
+        self._mark("after_step")
+        self.steps += 1
+        self._goes_on()
+        self.lines.stepped()
+        self._look()
+        self._report()
+        if self.steps == self.last_step:  # what the script does until it begins another one is its own
+            self._watch_forward()
+        ranks.settled()
 
     def _watch_forward(self):
         """End the script at the next call of a module. PyTorch's hook for all modules would warn of itself where something is compiled."""
@@ -375,12 +426,11 @@ class _Watched:
 
     def _remember(self, device, allocations, snapshot):
         memory = history.memory(snapshot, device)
-        lost = allocations - sum(
-            action == "alloc" for action, *_ in memory.events
-        )  # of its beginning, where it is long
+        made = sum(action == "alloc" for action, *_ in memory.events)
+        lost = allocations - made  # of the history's beginning, where it is long
         numbers, last, marks = history.numbers(memory, lost), memory.peak_event - 1, self.marks.get(device, [])
         number, frames = numbers.get(last, lost), memory.frames[last] or [] if last >= 0 else []
-        at = phases.within(number, self._spans(device)) or phases.where(number, marks)
+        at = phases.within(number, self._spans(device)) or phases.seen(phases.where(number, marks), frames)
         self.owners.all(self._allocations())
         passing = {n for event, n in numbers.items() if not memory.frames[event] and self.nodes.of(device, n)}
         parts = self.owners.parts(device, memory, numbers, passing)
