@@ -377,7 +377,7 @@ def _moments(model, number, context, prompt, cache, weights, cache_dtype, page):
             decodes.append(inference.letters(model, number, 1, prompt, prompt))
 
     def moment(name, values):
-        found = inference.course(model, values).at(values, ROUNDING).budget()
+        found = inference.course(model, values, weights).at(values, ROUNDING).budget()
         return Moment(f"{name}, its largest moment", found.peak, found.parts)
 
     steps = [moment("decode", values) for values in decodes]
