@@ -55,6 +55,19 @@ def test_scores_in_fp16_are_not_cast_before_a_softmax(kind):
     assert (most[0] < most[1]) if kind == "gemma2" else (most[0] == most[1])
 
 
+def test_a_window_of_one_token_is_refused():
+    """transformers slices [1 - 1:] off it, and so keeps all tokens."""
+    for kind in ("mistral", "gemma2"):
+        model = small(kind, 3).replace(window=1)
+        with pytest.raises(
+            ValueError, match=r"Model\.window: 1 of .* keeps all tokens, is not derived; allowed: 0, or"
+        ):
+            eb.serve(model, "h100-80gb", 64, 2)
+        counted = dry_serve(model, 1, 20, 4)
+        assert counted[-1].cache > counted[1].cache
+        assert eb.serve(model, "h100-80gb", 64, 2, cache="paged").fits
+
+
 def test_one_head_for_all_and_values_as_wide_as_keys():
     """A mask over one key head leaves attention's result in a row; latent heads of one width take flash attention."""
     narrow = small("mistral", 3).replace(heads=4, kv_heads=1, head_width=16, width=64, window=30)

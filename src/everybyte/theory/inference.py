@@ -74,6 +74,10 @@ def check(model, static=False) -> None:
         )
     if model.chunked:
         raise ValueError(f"Model.chunked: True of {model.name}, whose cache of chunks is not derived; allowed: False")
+    if model.window == 1:  # what it slices off is [1 - window:], which is nothing
+        raise ValueError(
+            f"Model.window: 1 of {model.name}, of which transformers' cache keeps all tokens, is not derived; allowed: 0, or from 2 on"
+        )
     if static and kind == "opt":
         raise ValueError(
             f"Model.name: {model.name} with a static cache: Hugging Face's OPT reads from it how long it is, which a dry run cannot; "
