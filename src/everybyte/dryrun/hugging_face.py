@@ -293,7 +293,7 @@ def made(config, setup: Setup, made_here: bool = False) -> Callable[[], nn.Modul
         raise ValueError(
             f"Setup.checkpointing: {setup.checkpointing!r} with a Hugging Face model; allowed: 'none' or 'full'"
         )
-    if getattr(config, "_experts_implementation", None) == "eager":
+    if getattr(config, "_experts_implementation", None) == "eager" and _has_experts(config):
         raise ValueError(
             f"{kind}.experts_implementation: 'eager' asks which experts each token visits, and in a dry run no "
             "tensor has values; allowed: 'grouped_mm', the default, or 'batched_mm'"
@@ -326,6 +326,11 @@ def made(config, setup: Setup, made_here: bool = False) -> Callable[[], nn.Modul
         return module
 
     return make
+
+
+def _has_experts(config):
+    """Whether a config's code has experts of which it can be told how they run: of other models too transformers notes `eager`."""
+    return getattr(_made_by(config)[1], "_can_set_experts_implementation", lambda: True)()
 
 
 def _refuse_quantized(config, setup):
