@@ -18,6 +18,8 @@ def _unread(e, h):
         return ""
     if e.weights not in ("bf16", "fp16"):
         return f"in {e.weights}"
+    if h.stored:
+        return "that its quantization_config stores in fewer bits"
     divided = f" divided among {e.tensor_parallel} GPUs" if e.tensor_parallel > 1 else ""
     return "" if h.counted(e.tensor_parallel) else f"as the engine holds those of {h.kind}{divided}"
 
