@@ -114,6 +114,10 @@ def tried():
                 {"engine": Engine()},
                 {"engine": Engine(), "tensor_parallel": 1, "weights": "shared"},
                 {"versions": 2, "asleep": True},
+                {"level": 1},
+                {"staged": False},
+                {"weights": "shared", "tensor_parallel": 1, "bucket": 1},
+                {"weights": "shared", "tensor_parallel": 1, "offloaded": True},
             ),
             MODELS,
         ):
@@ -121,6 +125,7 @@ def tried():
             if not reach(rules.GENERATING, rollout):
                 reach(rules.ROLLOUT, rollout, model)
         some = ({}, {"draft": SMALL}, {"draft": SMALL, "profile": 1}, {"name": "sglang"}, {"name": "sglang", "pages": 1},
+                {"name": "sglang", "profile": 1}, {"name": "sglang", "outside": 1}, {"name": "sglang", "batched": 1},
                 {"name": "sglang", "draft": SMALL}, {"tensor_parallel": 2, "weights": "fp8"}, {"tensor_parallel": 5, "loaded": 1}, {"states": (1, 1)}, {"states": (1, 1), "pages": 1},
                 {"states": (1, 1), "loaded": 1}, {"state_pages": 2}, {"state_dtype": "fp32"})  # fmt: skip
         for fields, model in product(some, (*MODELS, LATENT, DEEPSEEK)):
@@ -128,7 +133,7 @@ def tried():
             if not reach(rules.ENGINE, engine) and not reach(rules.STATELESS, engine, model):
                 reach(rules.SERVED, engine, model)
         for fields, many in product((*some, {"state_dtype": "bf16"}, {"tensor_parallel": 3}), (1, 2)):
-            asked = {"kind": "kimi_linear", "name": "kimi", "counted": lambda gpus: False}
+            asked = {"kind": "kimi_linear", "name": "kimi", "stored": False, "counted": lambda gpus: False}
             model = SimpleNamespace(
                 **asked, states=SimpleNamespace(undivided=lambda gpus: "heads" if gpus == 3 else "")
             )
