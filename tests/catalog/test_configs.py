@@ -95,6 +95,33 @@ def test_heads_wider_than_the_model_are_counted(kind):
     assert {*row["follows"]} <= {*configs._kept(kind)[0]}
 
 
+@pytest.mark.parametrize(
+    ("kind", "sizes", "words"),
+    [
+        (
+            "mixtral",
+            {"intermediate_size": 37},
+            r"Setup\.precision: 'bf16' multiplies experts' matrices in rows of 16 bytes, and expert_width is 37",
+        ),
+        ("gpt_oss", {"intermediate_size": 36}, "multiples of 8"),
+        ("qwen3_moe", {"moe_intermediate_size": 44}, "multiples of 8"),
+        ("llama", {"head_dim": 17}, r"Model\.head_width: 17 of llama, of which rotary positions turn pairs"),
+    ],
+)
+def test_what_no_kernel_takes_is_refused_by_both(kind, sizes, words):
+    """A grouped product's rows of 16 bytes, a rotary position's pairs; and where it generates."""
+    setup = eb.Setup(batch=2, sequence=48, precision="bf16")
+    model = eb.from_config(
+        {"model_type": kind} | SMALL | {k: v for k, v in MORE[kind].items() if k != "use_cache"} | sizes
+    )
+    with pytest.raises(ValueError, match=words):
+        eb.budget(model, setup)
+    with pytest.raises(Exception, match="16 bytes|even rotary dimension"):
+        eb.dry_run(config_of(kind, **sizes), setup)
+    with pytest.raises(ValueError, match=r"Model\.(head|expert)_width: "):
+        eb.serve(model, "h100-80gb", 64)
+
+
 @pytest.mark.parametrize("kind", configs.KINDS)
 def test_what_a_file_leaves_out_is_transformers_own(kind):
     """What a row says is usual is the class's default; and a file of nothing else is the class's own model."""

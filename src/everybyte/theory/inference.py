@@ -72,6 +72,11 @@ def check(model, static=False) -> None:
         raise ValueError(
             f"Model.head_width: {model.head_width} of {model.name} is padded by the kernel of attention; allowed: multiples of 8 up to 256"
         )
+    for name in ("width", "expert_width") if model.experts else ():
+        if (size := getattr(model, name)) % 8:
+            raise ValueError(
+                f"Model.{name}: {size} of {model.name}, whose experts' matrices are multiplied in rows of 16 bytes; allowed: multiples of 8"
+            )
     if model.chunked:
         raise ValueError(f"Model.chunked: True of {model.name}, whose cache of chunks is not derived; allowed: False")
     if model.window == 1:  # what it slices off is [1 - window:], which is nothing
