@@ -296,6 +296,15 @@ def epoch(
     """
     checks.kind("epoch", "setup", setup, Setup)
     headroom = kept_free("epoch", headroom)
+    if headroom.fragmentation:
+        raise ValueError(
+            f"Headroom.fragmentation: {headroom.fragmentation} of an epoch, which simulates it; allowed: None or 0; other=... keeps bytes free"
+        )
+    if collate == "tokens" and setup.batch != Setup().batch:
+        raise ValueError(
+            f"Setup.batch: {setup.batch} with collate='tokens', whose batches are as many sequences as the tokens hold; allowed: "
+            f"{Setup().batch}, the default"
+        )
     checks.whole("epoch", "clear", clear, 0)
     if most is not None:
         checks.whole("epoch", "most", most, 1)
