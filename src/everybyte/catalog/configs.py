@@ -88,7 +88,7 @@ def precision(said: Any) -> str:
     if dtype not in LOADED:
         raise ValueError(
             f"config.dtype: {checks.shown(dtype)}, which no precision is; allowed: {', '.join(LOADED)}, or a precision that is said: "
-            "--precision bf16 takes the bytes of fp16"
+            "--precision bf16 takes the bytes of fp16, but where attention is eager: its softmax casts bf16, and reads fp16 as it is"
         )
     return LOADED[dtype]
 
