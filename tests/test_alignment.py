@@ -181,6 +181,25 @@ def test_what_is_in_the_hosts_memory():
     assert not phases(asleep=True)[1]["train"].host
 
 
+def test_whether_it_fits_is_asked_of_every_phase():
+    """A trainer that is offloaded is not there while samples are generated; gathered weights on their way are."""
+    beside, away = (phases(asleep=True, offloaded=how)[0] for how in (False, True))
+    rest = sum(beside.between["policy"].values())
+    assert beside.generating - away.generating == rest > 0
+    asked = {"sequences": 1, "context": 1024, "asleep": True}
+    plain, wide = (
+        eb.align("grpo", QWEN, SHARDED, "h100-80gb", rollout=eb.Rollout(**asked, bucket=size))
+        for size in (0, 60 * 10**9)
+    )
+    assert plain.fits and not wide.fits and plain.peak == wide.peak
+    assert wide.timeline().peak.name == "sync weights"
+    shared = eb.align("grpo", QWEN, SHARDED, rollout=eb.Rollout(sequences=1, context=1024, weights="shared"))
+    turns = {phase.name: phase.bytes for phase in shared.timeline().phases}
+    assert (
+        turns["sync weights"] == turns["generate"] == shared.generating
+    )  # of the trainer's own weights nothing is sent
+
+
 def test_two_versions_of_the_weights():
     one, two = (phases(versions=n)[1] for n in (1, 2))
     for name in ("generate", "train", "sync weights"):
@@ -195,8 +214,14 @@ def test_two_versions_of_the_weights():
         (lambda: phases(asleep=True, versions=2), "Rollout.versions: 2 of an engine that sleeps"),
         (lambda: phases(tensor_parallel=2), "Rollout.tensor_parallel: 2 with an engine"),
         (lambda: phases(weights="shared"), "Rollout.weights: 'shared' with an engine"),
+        (lambda: phases(level=1), "Rollout.level: 1 of an engine that does not sleep; allowed: 2, or asleep True"),
+        (lambda: phases(staged=False), "Rollout.staged: False of an engine that does not sleep"),
+        (lambda: eb.Rollout(sequences=1, context=8, weights="shared", bucket=5), "Rollout.bucket: 5 with the trainer's own weights"),
+        (lambda: eb.Rollout(sequences=1, context=8, weights="shared", offloaded=True), "Rollout.offloaded: True with the trainer's own"),
         (lambda: phases(level=3), "Rollout.level: 3 is not a whole number"),
-        (lambda: eb.align("grpo", QWEN, SHARDED, "h100-80gb", rollout=eb.Rollout(sequences=10**4, context=8192, engine=eb.Engine())),
+        (lambda: eb.align("grpo", QWEN, SHARDED, "h100-80gb", rollout=eb.Rollout(sequences=1025, context=8192, engine=eb.Engine())),
+         "Rollout.sequences: 1,025, and the engine takes 1,024 requests at once; allowed: up to 1,024, or Engine"),
+        (lambda: eb.align("grpo", QWEN, SHARDED, "h100-80gb", rollout=eb.Rollout(sequences=10**4, context=8192, engine=eb.Engine(sequences=10**4))),
          "Rollout.sequences: 10,000 of 8,192 tokens do not fit"),
     ],
 )  # fmt: skip

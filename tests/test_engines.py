@@ -196,3 +196,45 @@ def test_the_command(capsys):
     found = eb.serve(LLAMA, "h100-80gb", 8192, engine=eb.Engine(utilization=0.8, graphs="0.39 GiB"))
     assert said == json.loads(json.dumps(found.as_dict()))
     assert main(words) == 0 and f"{found.tokens:,}" in capsys.readouterr().out
+
+
+def test_no_option_of_an_engine_is_passed_over():
+    """What pages are stated with stands beside them; what a GPU does not have, or an engine does not take, is refused."""
+    sizes = {"profile": 5 * GIB, "outside": GIB // 2, "graphs": GIB}
+    found = eb.serve(LLAMA, "h100-80gb", 4096, engine=eb.Engine(pages=20 * GIB, **sizes))
+    assert (found.profiled, found.beside) == (5 * GIB, GIB // 2 + GIB)
+    assert eb.serve(LLAMA, "h100-80gb", 4096, engine=eb.Engine(pages=20 * GIB)).beside == round(0.13 * GIB)
+    assert eb.serve(LLAMA, "h100-80gb", 4096, 1024, engine=eb.Engine(pages=20 * GIB)).fits is False
+    assert eb.serve(LLAMA, "h100-80gb", 16, 2000, engine=eb.Engine(sequences=2000)).fits
+    assert eb.serve(LLAMA, "h100-80gb", 16, 5000, engine=eb.Engine(name="sglang")).fits
+    assert eb.serve(LLAMA, "h100-80gb", 16, engine=eb.Engine(utilization=0.99)).fits
+
+
+@pytest.mark.parametrize(
+    ("engine", "number", "words"),
+    [
+        (
+            {"pages": 200 * GIB},
+            None,
+            r"Engine\.pages: 214,748,364,800 bytes on h100-80gb; allowed: up to 85,029,027,840",
+        ),
+        ({"pages": 70 * GIB, "loaded": 20 * GIB}, None, r"Engine\.pages: .* allowed: up to 63,554,191,360"),
+        (
+            {"utilization": 1.0},
+            None,
+            r"Engine\.utilization: 1 of h100-80gb is more than CUDA's context leaves, .* up to 0\.99$",
+        ),
+        (
+            {},
+            1025,
+            r"serve\.concurrency: 1,025, and the engine takes 1,024 requests at once; .* or Engine\(sequences=1025\)",
+        ),
+        ({"name": "sglang", "sequences": 9}, 10, r"serve\.concurrency: 10, and the engine takes 9 requests"),
+        ({"name": "sglang", "profile": GIB}, None, r"Engine\.profile: 1073741824 with sglang"),
+        ({"name": "sglang", "outside": GIB}, None, r"Engine\.outside: 1073741824 with sglang"),
+        ({"name": "sglang", "batched": 8192}, None, r"Engine\.batched: 8192 with sglang"),
+    ],
+)
+def test_what_an_engine_does_not_start_with(engine, number, words):
+    with pytest.raises(ValueError, match=words):
+        eb.serve(LLAMA, "h100-80gb", 16, number, engine=eb.Engine(**engine))

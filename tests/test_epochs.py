@@ -253,3 +253,25 @@ def test_a_written_batch_with_batches_by_tokens_is_refused(tmp_path, capsys):
     assert main([*asked, "--batch", "2"]) == 2
     assert "--batch: 2 with --collate tokens, which fills batches by --tokens" in capsys.readouterr().err
     assert main(asked) == 0
+
+
+@pytest.mark.parametrize("loop", ["plain", "trainer", "nanogpt", "accelerate", "torchtitan"])
+@pytest.mark.parametrize("accumulation", [1, 2])
+def test_steps_of_one_shape_are_a_dry_run_of_that_shape(loop, accumulation):
+    """`Trainer` keeps the norm of gradients from step to step, and does not make it beside the optimizer's states too."""
+    pytest.importorskip("torch")
+    setup = eb.Setup(
+        batch=2, sequence=64, precision="bf16-mixed", loop=loop, accumulation=accumulation, optimizer="momentum"
+    )
+    found = eb.epoch(SMALL, setup, [64] * 8 * accumulation, order="given")
+    counted, budgeted = (by(SMALL, setup).on("h100-80gb", "", steps=4) for by in (eb.dry_run, eb.budget))
+    assert max(found.played.requested) == counted.requested == budgeted.requested
+
+
+def test_what_an_epoch_decides_itself_is_refused():
+    with pytest.raises(
+        ValueError, match=r"Headroom\.fragmentation: 5 of an epoch, which simulates it; allowed: None or 0; other="
+    ):
+        eb.epoch(SMALL, SETUP, [64] * 8, headroom=eb.Headroom(fragmentation=5))
+    with pytest.raises(ValueError, match=r"Setup\.batch: 4 with collate='tokens', .*; allowed: 8, the default"):
+        eb.epoch(SMALL, SETUP, [64] * 8, "tokens", tokens=256)

@@ -29,3 +29,15 @@ def test_what_fits_by_its_peak_and_runs_out_is_not_taken():
     setup = eb.Setup(sequence=1024, precision="bf16-mixed")
     found = eb.fit(GPT2, setup, f"{peak + 23 * 2**20} B", headroom=headroom, configuration="")
     assert found.witness.peak <= found.usable and not found.takes(1)
+
+
+@pytest.mark.parametrize(("name", "window"), [("mistral-7b", 4096), ("phi-3-mini", 2047)])
+def test_a_sequence_ends_at_the_window_for_which_the_reference_has_no_mask(name, window):
+    """And not in a refusal of a length that nobody asked for; transformers' code has the mask."""
+    model, setup = (
+        eb.model(name, code="reference").replace(layers=2),
+        eb.Setup(precision="bf16", checkpointing="full", sequence=512),
+    )
+    found = eb.fit(model, setup, "h200", "sequence")
+    assert found.value == window and found.next is None and f"a window of {window:,} tokens" in found.why()
+    assert eb.fit(model.replace(code="transformers"), setup, "h200", "sequence").value == model.positions

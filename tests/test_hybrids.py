@@ -14,6 +14,7 @@ from everybyte.command import main
 
 torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
 from everybyte.dryrun.hugging_face import decoder_config, weights  # noqa: E402
+from everybyte.dryrun.inference import dry_serve  # noqa: E402
 
 GIB = 2**30
 
@@ -67,6 +68,47 @@ def test_the_blocks_that_vllm_printed(asked, engine, block, padding):
     page = block * found.pool.groups[0].token
     assert padding is None or f"{page / state - 1:.2%}" == padding
     assert page - 64 * found.pool.groups[0].token < state <= page and layers == found.hybrid.states.layers
+
+
+def test_weights_that_a_config_stores_in_fewer_bits_are_not_counted_as_whole():
+    """Qwen3-Next's FP8 checkpoint is half of 16 bits; where a log says the bytes of weights or pages, the rest follows."""
+    stored = config("qwen3_next", quantization_config={"quant_method": "fp8"})
+    for more in ({"cache": "paged"}, {"cache": "dynamic"}):
+        with pytest.raises(
+            ValueError,
+            match=r"^serve\.model: a config whose quantization_config .* allowed: a config without it, or an engine",
+        ):
+            eb.serve(stored, "h200", 4096, **more)
+    with pytest.raises(
+        ValueError,
+        match=r"^Engine\.loaded: None with qwen3_next: weights that its quantization_config stores in fewer bits",
+    ):
+        eb.serve(stored, "h200", 4096, engine=eb.Engine(profile=GIB))
+    for more in ({"pages": GIB}, {"loaded": 80 * GIB, "profile": GIB}):
+        found = eb.serve(stored, "h200", 4096, engine=eb.Engine(**more))
+        assert found.pages == eb.serve(NEXT, "h200", 4096, engine=eb.Engine(**more)).pages
+    with pytest.raises(ValueError, match=r"^Qwen3NextConfig\.quantization_config: "):
+        dry_serve(stored, 1, 8)
+
+
+def test_a_config_generates_with_the_attention_that_it_says():
+    """Scores exist in transformers' eager attention, and so take memory; another package's kernel no dry run has."""
+    small = {
+        "hidden_size": 64,
+        "intermediate_size": 96,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "vocab_size": 211,
+    }
+    peaks = [
+        dry_serve(config("llama", **small, **said), 2, 256, 0)[0].peak
+        for said in ({}, {"attn_implementation": "sdpa"}, {"attn_implementation": "eager"})
+    ]
+    assert peaks[0] == peaks[1] < peaks[2] - 2 * 4 * 256**2 * 4
+    with pytest.raises(
+        ValueError, match=r"^LlamaConfig\.attn_implementation: 'flash_attention_2' .* allowed: sdpa, eager"
+    ):
+        dry_serve(config("llama", **small, attn_implementation="flash_attention_2"), 2, 256)
 
 
 def test_qwen3_next_as_vllm_printed_it():

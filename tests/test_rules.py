@@ -57,7 +57,7 @@ MODELS = (
     SMALL.replace(width=1, heads=1, ffn_width=2, name="thin"), SMALL.replace(width=45, heads=5, name="odd"), eb.model("bert-large"), eb.model("gemma-2-2b"),
     eb.model("gpt2", code="transformers"), eb.model("llama-2-7b"), eb.model("mistral-7b").replace(layers=100, full_every=100), eb.model("glm-4.5"),
     MIXTURE.replace(experts_per_token=2, width=32, expert_width=24, name="of all experts"),
-    MIXTURE.replace(heads=6, kv_heads=3, name="three key heads"),
+    MIXTURE.replace(heads=6, kv_heads=3, name="three key heads"), MIXTURE.replace(head_width=7, name="odd heads"),
 )  # fmt: skip
 DEEPSEEK = eb.model("deepseek-v3")
 _GONE = ("experts", "experts_per_token", "expert_width", "shared_experts", "dense_layers", "router_bias")
@@ -68,6 +68,18 @@ OTHERS = (
     SMALL.replace(activation="relu"), eb.Model(name="narrow", layers=1, width=6, heads=1, vocabulary=9, positions=9),
     MIXTURE.replace(experts=0, experts_per_token=0, expert_width=0, head_width=12), LATENT, DEEPSEEK.replace(value_width=192),
     eb.model("llama-3-8b", code="reference").replace(name="partly turned", rotary_percent=50),
+)  # fmt: skip
+#: Fields of a rollout, and of an engine, beside which the others are as by default.
+ROLLOUTS = (
+    {}, {"context": 2000}, {"tensor_parallel": 5}, {"weights": "shared"}, {"engine": Engine()},
+    {"engine": Engine(), "tensor_parallel": 1, "weights": "shared"}, {"versions": 2, "asleep": True}, {"level": 1}, {"staged": False},
+    {"weights": "shared", "tensor_parallel": 1, "bucket": 1}, {"weights": "shared", "tensor_parallel": 1, "offloaded": True},
+)  # fmt: skip
+ENGINES = (
+    {}, {"draft": SMALL}, {"draft": SMALL, "profile": 1}, {"name": "sglang"}, {"name": "sglang", "pages": 1},
+    {"name": "sglang", "profile": 1}, {"name": "sglang", "outside": 1}, {"name": "sglang", "batched": 1},
+    {"name": "sglang", "draft": SMALL}, {"tensor_parallel": 2, "weights": "fp8"}, {"tensor_parallel": 5, "loaded": 1}, {"states": (1, 1)},
+    {"states": (1, 1), "pages": 1}, {"states": (1, 1), "loaded": 1}, {"state_pages": 2}, {"state_dtype": "fp32"},
 )  # fmt: skip
 TABLES = {name: table for name, table in vars(rules).items() if name.isupper()}
 ROWS = {name: list(table) for name, table in TABLES.items()}
@@ -106,29 +118,18 @@ def tried():
                     reach(rules.FORMULA, setup, model)
                     reach(rules.WHOLE, setup, model)
         for fields, model in product(
-            (
-                {},
-                {"context": 2000},
-                {"tensor_parallel": 5},
-                {"weights": "shared"},
-                {"engine": Engine()},
-                {"engine": Engine(), "tensor_parallel": 1, "weights": "shared"},
-                {"versions": 2, "asleep": True},
-            ),
+            ROLLOUTS,
             MODELS,
         ):
             rollout = SimpleNamespace(**vars(Rollout(sequences=1, context=1, tensor_parallel=2)) | fields)
             if not reach(rules.GENERATING, rollout):
                 reach(rules.ROLLOUT, rollout, model)
-        some = ({}, {"draft": SMALL}, {"draft": SMALL, "profile": 1}, {"name": "sglang"}, {"name": "sglang", "pages": 1},
-                {"name": "sglang", "draft": SMALL}, {"tensor_parallel": 2, "weights": "fp8"}, {"tensor_parallel": 5, "loaded": 1}, {"states": (1, 1)}, {"states": (1, 1), "pages": 1},
-                {"states": (1, 1), "loaded": 1}, {"state_pages": 2}, {"state_dtype": "fp32"})  # fmt: skip
-        for fields, model in product(some, (*MODELS, LATENT, DEEPSEEK)):
+        for fields, model in product(ENGINES, (*MODELS, LATENT, DEEPSEEK)):
             engine = SimpleNamespace(**vars(Engine()) | fields)
             if not reach(rules.ENGINE, engine) and not reach(rules.STATELESS, engine, model):
                 reach(rules.SERVED, engine, model)
-        for fields, many in product((*some, {"state_dtype": "bf16"}, {"tensor_parallel": 3}), (1, 2)):
-            asked = {"kind": "kimi_linear", "name": "kimi", "counted": lambda gpus: False}
+        for fields, many in product((*ENGINES, {"state_dtype": "bf16"}, {"tensor_parallel": 3}), (1, 2)):
+            asked = {"kind": "kimi_linear", "name": "kimi", "stored": False, "counted": lambda gpus: False}
             model = SimpleNamespace(
                 **asked, states=SimpleNamespace(undivided=lambda gpus: "heads" if gpus == 3 else "")
             )

@@ -95,6 +95,33 @@ def test_heads_wider_than_the_model_are_counted(kind):
     assert {*row["follows"]} <= {*configs._kept(kind)[0]}
 
 
+@pytest.mark.parametrize(
+    ("kind", "sizes", "words"),
+    [
+        (
+            "mixtral",
+            {"intermediate_size": 37},
+            r"Setup\.precision: 'bf16' multiplies experts' matrices in rows of 16 bytes, and expert_width is 37",
+        ),
+        ("gpt_oss", {"intermediate_size": 36}, "multiples of 8"),
+        ("qwen3_moe", {"moe_intermediate_size": 44}, "multiples of 8"),
+        ("llama", {"head_dim": 17}, r"Model\.head_width: 17 of llama, of which rotary positions turn pairs"),
+    ],
+)
+def test_what_no_kernel_takes_is_refused_by_both(kind, sizes, words):
+    """A grouped product's rows of 16 bytes, a rotary position's pairs; and where it generates."""
+    setup = eb.Setup(batch=2, sequence=48, precision="bf16")
+    model = eb.from_config(
+        {"model_type": kind} | SMALL | {k: v for k, v in MORE[kind].items() if k != "use_cache"} | sizes
+    )
+    with pytest.raises(ValueError, match=words):
+        eb.budget(model, setup)
+    with pytest.raises(Exception, match="16 bytes|even rotary dimension"):
+        eb.dry_run(config_of(kind, **sizes), setup)
+    with pytest.raises(ValueError, match=r"Model\.(head|expert)_width: "):
+        eb.serve(model, "h100-80gb", 64)
+
+
 @pytest.mark.parametrize("kind", configs.KINDS)
 def test_what_a_file_leaves_out_is_transformers_own(kind):
     """What a row says is usual is the class's default; and a file of nothing else is the class's own model."""
@@ -137,6 +164,41 @@ def test_what_a_file_says_to_be_null_is_not_what_it_leaves_out(kind, field):
     assert (model.window, model.kv_heads) == ((0, 2) if kind == "mistral" else (0, 16))
     setup = eb.Setup(batch=2, sequence=48, precision="bf16")
     assert eb.budget(model, setup).peak == eb.dry_run(config, setup).peak
+
+
+@pytest.mark.parametrize("field", ["attn_implementation", "_attn_implementation"])
+@pytest.mark.parametrize(("kind", "own", "other"), [("llama", "sdpa", "eager"), ("gemma2", "eager", "sdpa")])
+def test_another_attention_than_the_codes_own_is_refused(field, kind, own, other):
+    """transformers takes it from a file, and so does a dry run of its configuration; a `Model` has none, and a setup says it."""
+    config, setup = config_of(kind, **{field: own}), eb.Setup(batch=2, sequence=48, precision="bf16")
+    assert eb.budget(eb.from_config(config), setup).peak == eb.dry_run(config, setup).peak
+    eager = config_of("llama", **{field: "eager"})
+    assert eb.dry_run(eager, setup).peak > eb.dry_run(config_of("llama"), setup).peak
+    for said in (config_of(kind).to_dict() | {field: other}, config_of(kind, **{field: other})):
+        with pytest.raises(
+            ValueError,
+            match=rf"^config\._?attn_implementation: '{other}' of {kind}; allowed: '{own}', or none and Setup\.att",
+        ):
+            eb.from_config(said)
+
+
+def test_a_classifier_is_refused_and_its_own_code_answers():
+    """Three rows of a head, and a loss of one label a sequence, in place of the vocabulary's logits."""
+    import torch
+
+    config, setup = config_of("llama", pad_token_id=0), eb.Setup(batch=2, sequence=48, precision="bf16")
+    model = eb.from_config(config.to_dict() | {"architectures": ["LlamaForCausalLM"]})
+    assert model == eb.from_config(config.to_dict() | {"architectures": None})
+    config.num_labels = 3
+    batch = {"input_ids": ((2, 48), torch.int64), "labels": ((2,), torch.int64)}
+    own = eb.dry_run(lambda: transformers.LlamaForSequenceClassification(config), setup, batch=batch)
+    assert own.peak < eb.budget(model, setup).peak
+    for said in (["LlamaForSequenceClassification"], ["LlamaForCausalLM", "LlamaModel"], "LlamaForCausalLM", [3]):
+        with pytest.raises(
+            ValueError,
+            match=r"^config\.architectures: .* of llama; allowed: .* ForCausalLM or LMHeadModel, or eb\.dry_run",
+        ):
+            eb.from_config(LLAMA | {"architectures": said})
 
 
 def test_a_file_is_read_in_python_and_in_a_shell(tmp_path, capsys):
@@ -198,6 +260,7 @@ LLAMA = {"model_type": "llama"}
         (LLAMA | {"hidden_size": 4096, "num_attention_heads": 3}, r"Model\.heads: 3 does not divide"),
         ({"model_type": "qwen2", "use_sliding_window": True}, r"config\.use_sliding_window: True of qwen2.*layer_types beside it"),
         ({"model_type": "qwen2", "use_sliding_window": True, "layer_types": ["full_attention"] * 32}, r"config\.layer_types"),
+        ({"model_type": "qwen2", "use_sliding_window": []}, r"config\.use_sliding_window: \[\]"),
         (LLAMA | {"sliding_window": 8}, r"config\.sliding_window: 8 is not known here"),
         ({"model_type": "gpt2", "attn_pdrop": 0.0}, r"config\.attn_pdrop: 0\.0 of gpt2; allowed: 0\.1"),
         ({"model_type": "gemma2", "layer_types": ["full_attention"] * 26}, r"config\.layer_types: "),

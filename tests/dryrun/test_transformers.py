@@ -184,3 +184,12 @@ def test_experts_run_in_every_precision(precision):
 def test_experts_that_ask_for_values_are_refused_by_name():
     with pytest.raises(ValueError, match=r"^MixtralConfig\.experts_implementation: 'eager' .*; allowed: 'grouped_mm'"):
         eb.dry_run(mixtral(experts_implementation="eager"), eb.Setup(batch=2, sequence=32))
+
+
+def test_a_configuration_that_made_a_model_is_as_before():
+    """transformers notes in it that experts run eagerly, of a model without experts too."""
+    config, setup = llama(), eb.Setup(batch=2, sequence=32)
+    before = eb.dry_run(config, setup).peak
+    with torch.device("meta"):
+        transformers.AutoModelForCausalLM.from_config(config)
+    assert config._experts_implementation == "eager" and eb.dry_run(config, setup).peak == before

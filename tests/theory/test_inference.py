@@ -15,24 +15,24 @@ from everybyte.dryrun.hugging_face import decoder_config  # noqa: E402
 from everybyte.dryrun.inference import dry_serve  # noqa: E402
 
 
-def lived(model, values):
+def lived(model, values, dtype="bf16"):
     """Bytes that live while each operation of a pass runs, and before it."""
-    reading = inference.course(model, values).at(values)
+    reading = inference.course(model, values, dtype).at(values)
     lines = [(op, sum(live.values())) for op, live, _ in reading.unrolled()]
     return [live for op, live in lines[1:] if op.taken], lines[0][1]
 
 
-def differences(model, batch, prompt, steps=2, room=None):
+def differences(model, batch, prompt, steps=2, room=None, dtype="bf16"):
     """Which passes differ, and by how much in the peak; empty where every operation agrees."""
     found = []
-    for i, counted in enumerate(dry_serve(model, batch, prompt, steps, room=room)):
+    for i, counted in enumerate(dry_serve(model, batch, prompt, steps, dtype, room)):
         before = prompt + i - 1 if i else 0
         stored = min(before, model.window) if model.window and i > 1 else before
         values = inference.letters(model, batch, 1 if i else prompt, before, stored, room or 0)
-        operations, rest = lived(model, values)
+        operations, rest = lived(model, values, dtype)
         if operations != counted.lived or rest != counted.rest:
             found.append((counted.name, batch, prompt, max(operations) - counted.peak, rest - counted.rest))
-        reading = inference.course(model, values).at(values)
+        reading = inference.course(model, values, dtype).at(values)
         parts = max((live for _, live, _ in reading.unrolled()), key=lambda live: sum(live.values()))
         assert reading.budget().peak == max(operations) and reading.budget().parts == parts
     return found
@@ -44,6 +44,28 @@ def test_every_operation_of_both_passes(kind, sample):
         draw, model = random.Random(seed), small(kind, seed)
         assert decoder(model) == kind or not model.window
         assert not differences(model, draw.randint(1, 4), draw.choice([1, 2, 7, 29, 30, 32, 61, 96]))
+
+
+@pytest.mark.parametrize("kind", ["llama", "mixtral", "deepseek_v3", "gemma2", "gpt_oss"])
+def test_scores_in_fp16_are_not_cast_before_a_softmax(kind):
+    """PyTorch reads fp16 and writes fp32 in one kernel; bf16 it casts. Where scores exist, a prefill takes that much less."""
+    model = small(kind, 5).replace(vocabulary=50, ffn_width=16)
+    assert not differences(model, 2, 96, dtype="fp16")
+    most = [eb.serve(model, "h100-80gb", 97, 2, weights=dtype).peak for dtype in ("fp16", "bf16")]
+    assert (most[0] < most[1]) if kind == "gemma2" else (most[0] == most[1])
+
+
+def test_a_window_of_one_token_is_refused():
+    """transformers slices [1 - 1:] off it, and so keeps all tokens."""
+    for kind in ("mistral", "gemma2"):
+        model = small(kind, 3).replace(window=1)
+        with pytest.raises(
+            ValueError, match=r"Model\.window: 1 of .* keeps all tokens, is not derived; allowed: 0, or"
+        ):
+            eb.serve(model, "h100-80gb", 64, 2)
+        counted = dry_serve(model, 1, 20, 4)
+        assert counted[-1].cache > counted[1].cache
+        assert eb.serve(model, "h100-80gb", 64, 2, cache="paged").fits
 
 
 def test_one_head_for_all_and_values_as_wide_as_keys():

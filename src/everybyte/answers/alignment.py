@@ -19,7 +19,7 @@ from ..theory import letters
 from ..theory.budget import Budget, budget
 from ..theory.sharding import share
 from .colocated import ENGINE, Timeline, phases
-from .engines import Engine, EngineServing, served
+from .engines import Engine, EngineServing, check_requests, served
 from .headroom import Headroom, computes, kept_free
 from .serving import cache_bytes
 from .work import standing
@@ -113,6 +113,7 @@ class Rollout:
         if self.engine is None:
             return None
         found = served(model, gpu, self.context, self.engine)
+        check_requests("Rollout.sequences", found.engine, self.sequences)
         if found.most < self.sequences:
             raise ValueError(
                 f"Rollout.sequences: {self.sequences:,} of {self.context:,} tokens do not fit the engine's pages; allowed: up to "
@@ -165,8 +166,8 @@ class Alignment:
         steps: model -> the budget of one optimizer step of it alone; a DPO reference that runs in the step is within.
         parts: model -> part -> bytes at the peak of the step that takes most; they sum to `peak`. Models learn one after another: while
             one does, another's gradients are not there. learning: the model whose step that is.
-        generating: bytes held while samples are generated: the models between steps, and the engine, without what its
-            kernels take for a moment. None without a `Rollout`.
+        generating: bytes held while samples are generated: the models between steps, where they are not offloaded, and the engine,
+            without what its kernels take for a moment. None without a `Rollout`.
         between: model -> part -> bytes between steps, with an engine that is awake.
         scoring: frozen model that stands whole -> bytes held while it scores a batch: all models between steps, and the
             largest moment of its pass, as on one GPU.
@@ -231,10 +232,11 @@ class Alignment:
 
     @property
     def fits(self) -> bool | None:
-        """Whether the peak, and what is held while generating, are within what the GPU has for tensors; None without a GPU."""
+        """Whether the peak, and each phase of a timeline, are within what the GPU has for tensors; None without a GPU."""
         if self.gpu is None:
             return None
-        most = max(self.peak, self.generating or 0, *self.scoring.values())
+        turns = () if self.rollout is None else self.timeline().phases
+        most = max([self.peak, *self.scoring.values(), *(phase.bytes for phase in turns)])
         return most <= self.headroom.usable(self.gpu, self.setup)
 
     def table(self) -> Table:
@@ -329,7 +331,7 @@ def align(
     generating = None
     if rollout is not None:
         held[ENGINE] = between[ENGINE] = rollout.held(model, card)
-        generating = _all(between)
+        generating = _all({ENGINE: held[ENGINE]} if rollout.offloaded else between)
         if rollout.asleep:
             standing = between.pop(ENGINE).get("other", 0)
             between |= {ENGINE: {"other": standing}} if standing else {}

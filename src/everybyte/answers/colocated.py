@@ -92,6 +92,7 @@ def phases(said: Any) -> Iterator[Phase]:
     cached = {"cache": engine["cache"]}
     width = DTYPE_BYTES[said.setup.base_dtype]
     bucket = {"unsharded": rollout.bucket or max(width * w.numbers for w in weights(model) if w.count)}
+    bucket = {} if rollout.weights == "shared" else bucket  # the engine's are the trainer's own
     kept = {"weights of the engine": engine["parameters"]} if rollout.asleep and rollout.level == 1 else {}
 
     stays, moved = ({}, trainer) if rollout.offloaded else (trainer, {})

@@ -155,13 +155,15 @@ class Engine:
         return cls(**checks.words("Engine", text, names))
 
     def on(self, gpu: Gpu) -> "Engine":
-        """With the numbers that it has by itself on that GPU."""
+        """With the numbers that it has by itself on that GPU. SGLang's follow from its pool, and no chunk of a prompt bounds that."""
+        if self.name == "sglang":
+            return replace(self, block=self.block or 1)
         large = gpu.memory >= 70 * units.UNITS["GiB"] and not gpu.name.startswith("a100")
         return replace(
             self,
             batched=self.batched or (8192 if large else 2048),
             sequences=self.sequences or (1024 if large else 256),
-            block=self.block or (16 if self.name == "vllm" else 1),
+            block=self.block or 16,
         )
 
     def heads(self, model: Model) -> int:
@@ -321,13 +323,13 @@ class EngineServing(Shown):
     @property
     def beside(self) -> int:
         """Bytes that stand beside weights and pages as long as it runs: outside PyTorch, and captured graphs."""
-        return self.parts.get("outside PyTorch", 0) + self.engine.graphs
+        return _outside(self.engine) + self.engine.graphs
 
     @property
     def profiled(self) -> int:
         """Bytes of the profile run, in which its passes have room; 0 where nobody says."""
         if not self.parts:
-            return 0
+            return self.engine.profile or 0
         stands = sum(self.engine.standing(self.model).values()) + self.parts.get("outside PyTorch", 0)
         return self.requested - self.pages - stands
 
@@ -424,6 +426,33 @@ def _of(hybrid: Hybrid, engine: Engine) -> tuple[Model, Engine, dict[str, int]]:
     return hybrid.attention, engine, stands
 
 
+def _outside(engine):
+    """Bytes that it takes outside PyTorch; of SGLang's, which come of the rest of its fraction, 0."""
+    usual = OUTSIDE[engine.tensor_parallel > 1] if engine.name == "vllm" else 0
+    return usual if engine.outside is None else engine.outside
+
+
+def _check_memory(engine, gpu, requested, concurrency):
+    """Raise ValueError for what the GPU does not have, or more requests at once than the engine takes."""
+    if engine.pages is not None and engine.pages > (left := gpu.memory - (engine.loaded or 0)):
+        raise ValueError(f"Engine.pages: {engine.pages:,} bytes on {gpu.name}; allowed: up to {left:,}, which it has")
+    if engine.name == "vllm" and engine.pages is None and requested > (left := gpu.memory - cuda_context(gpu).least):
+        raise ValueError(
+            f"Engine.utilization: {engine.utilization:g} of {gpu.name} is more than CUDA's context leaves, and vLLM does not start; "
+            f"allowed: up to {int(left / gpu.memory * 1000) / 1000:g}"
+        )
+    check_requests("serve.concurrency", engine, concurrency or 0)
+
+
+def check_requests(owner: str, engine: Engine, number: int) -> None:
+    """Raise ValueError, beginning with the owner, for more requests at once than an engine takes, on a GPU, takes."""
+    if 0 < engine.sequences < number:
+        raise ValueError(
+            f"{owner}: {number:,}, and the engine takes {engine.sequences:,} requests at once; allowed: up to {engine.sequences:,}, or "
+            f"Engine(sequences={number})"
+        )
+
+
 def _check_block(engine, model, gpu):
     """Raise ValueError for a block that holds no state, or where what a block is a multiple of is not known."""
     least = engine.grown(model)
@@ -452,11 +481,12 @@ def served(
     if engine.name == "sglang":  # a fraction of what is free before; the rest is for activations and graphs
         usable -= cuda_context(gpu).most
     requested = int(usable * Fraction(str(engine.utilization)))
+    _check_memory(engine, gpu, requested, concurrency)
     if engine.pages is None:
         parts |= stands or engine.standing(attends)
         if engine.name == "vllm":
             stated = {"the profile run, as stated": engine.profile or 0}
             parts |= engine.profiled(attends, gpu) if engine.profile is None else stated
-            parts["outside PyTorch"] = OUTSIDE[engine.tensor_parallel > 1] if engine.outside is None else engine.outside
+            parts["outside PyTorch"] = _outside(engine)
     pages = requested - sum(parts.values()) if engine.pages is None else engine.pages
     return EngineServing(attends, gpu, engine, context, concurrency, requested, parts, pages, pool, hybrid)

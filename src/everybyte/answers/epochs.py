@@ -296,6 +296,7 @@ def epoch(
     """
     checks.kind("epoch", "setup", setup, Setup)
     headroom = kept_free("epoch", headroom)
+    _check_said(headroom, setup, collate)
     checks.whole("epoch", "clear", clear, 0)
     if most is not None:
         checks.whole("epoch", "most", most, 1)
@@ -312,6 +313,19 @@ def epoch(
     played = source.played(steps, card, memory, text, clear)
     described = getattr(model, "described", model)
     return Epoch(described, setup, card, measured, collator, steps, text, clear, memory, played, source)
+
+
+def _check_said(headroom, setup, collate):
+    """Raise ValueError for what an epoch decides itself."""
+    if headroom.fragmentation:
+        raise ValueError(
+            f"Headroom.fragmentation: {headroom.fragmentation} of an epoch, which simulates it; allowed: None or 0; other=... keeps bytes free"
+        )
+    if collate == "tokens" and setup.batch != (usual := Setup().batch):
+        raise ValueError(
+            f"Setup.batch: {setup.batch} with collate='tokens', whose batches are as many sequences as the tokens hold; allowed: {usual}, "
+            "the default"
+        )
 
 
 def _spoken(model, setup, batch):

@@ -121,8 +121,13 @@ class Fit(Shown):
             return "no fewer are possible"
         if not isinstance(self.model, Model | Objective):
             return f"{self.model.name} was derived up to {self.vary} {self.value:,}"
-        if self.vary == "sequence" and self.value == _dimensions(self.model).positions:
+        model = _dimensions(self.model)
+        if self.vary == "sequence" and self.value == model.positions:
             return f"{self.model.name} ends at {self.value:,} positions"
+        if self.vary == "sequence" and self.value == _window(model):
+            return (
+                f"{self.model.name} has a window of {self.value:,} tokens, for which the book's reference has no mask"
+            )
         return f"Setup.{self.vary} ends at {self.value:,}"
 
     @cached_property
@@ -474,6 +479,11 @@ def _dimensions(model):
     return model.model if isinstance(model, Objective) else model
 
 
+def _window(model):
+    """The window of a model that the book's reference runs, which has no mask for a longer sequence; 0 of others."""
+    return model.window if model.family is not None else 0
+
+
 def _step(setup, vary):
     """What the values of `vary` are multiples of: of GPUs those of a mesh and of replicas, of tokens what a mesh divides."""
     mesh = setup.mesh
@@ -497,8 +507,8 @@ def _range(model, setup, vary):
     low, high = LIMITS.get(vary, (1, _COUNTED))
     if vary == "gpus" and setup.sharding == "none":
         return low, low  # each of them would hold everything
-    if vary == "sequence" and isinstance(model, Model) and model.positions:
-        high = min(high, model.positions)
+    if vary == "sequence" and isinstance(model, Model):
+        high = min(filter(None, (high, model.positions, _window(model))))
     if setup.loss == "chunked" and vary != "gpus":  # no more chunks than tokens
         low = -(-setup.loss_chunks // (setup.sequence if vary == "batch" else setup.batch))
         if low > high:

@@ -317,6 +317,11 @@ def _check_kept(model, cache, weights, cache_dtype, page):
             f"serve.model: a config of images and text, of which {model.name} alone is counted; allowed: its text_config, or an engine "
             "with loaded=... or pages=..."
         )
+    if isinstance(model, Hybrid) and model.stored:
+        raise ValueError(
+            f"serve.model: a config whose quantization_config stores weights of {model.name} in fewer bits, which are not counted; allowed: "
+            "a config without it, or an engine with loaded=... or pages=..."
+        )
     if cache == "paged":
         if isinstance(model, Hybrid) and weights not in ("bf16", "fp16"):
             raise ValueError(
@@ -377,7 +382,7 @@ def _moments(model, number, context, prompt, cache, weights, cache_dtype, page):
             decodes.append(inference.letters(model, number, 1, prompt, prompt))
 
     def moment(name, values):
-        found = inference.course(model, values).at(values, ROUNDING).budget()
+        found = inference.course(model, values, weights).at(values, ROUNDING).budget()
         return Moment(f"{name}, its largest moment", found.peak, found.parts)
 
     steps = [moment("decode", values) for values in decodes]

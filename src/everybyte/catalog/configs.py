@@ -17,6 +17,8 @@ _RECIPES = files.toml(__package__, "recipes.toml")
 KINDS = tuple(_ROWS)
 #: Data type of a configuration's weights -> the precision in which what `from_pretrained` loads by it trains.
 LOADED = {"float32": "fp32", "bfloat16": "bf16"}
+#: Endings of the classes of transformers' that make a language model.
+ENDS = _EVERY["ends"]
 #: Kinds of rotary positions, which are computed beforehand whatever the sequence.
 ROPES = ("default", "llama3", "linear", "yarn")
 #: The file's most bytes.
@@ -25,7 +27,7 @@ _MOST = 2**20
 _FOLLOWING = set("kv_heads head_width ffn_width embedding_width window full_every name published source".split())
 #: Fields of which a size is computed.
 _PATTERNS = "sliding_window_pattern", "_sliding_window_pattern"
-_COMPUTED = ("rope_parameters", "rope_scaling", "layer_types", *_PATTERNS)
+_COMPUTED = ("architectures", "rope_parameters", "rope_scaling", "layer_types", *_PATTERNS)
 _SWITCH = ("use_sliding_window", "sliding_window")
 _ELSEWHERE = "or eb.derive(transformers.AutoConfig.from_pretrained(folder), setup), which runs the code itself"
 
@@ -74,7 +76,7 @@ def precision(said: Any) -> str:
     if dtype not in LOADED:
         raise ValueError(
             f"config.dtype: {checks.shown(dtype)}, which no precision is; allowed: {', '.join(LOADED)}, or a precision that is said: "
-            "--precision bf16 takes the bytes of fp16"
+            "--precision bf16 takes the bytes of fp16, but where attention is eager: its softmax casts bf16, and reads fp16 as it is"
         )
     return LOADED[dtype]
 
@@ -121,7 +123,7 @@ def _computed(row):
 def _content(said):
     """{field: value} of what was given."""
     if hasattr(said, "to_dict"):
-        said = said.to_dict()
+        said = {"attn_implementation": getattr(said, "_attn_implementation", None)} | said.to_dict()
     if isinstance(said, str | os.PathLike):
         data = files.read("config", said, _MOST)
         try:
@@ -149,10 +151,17 @@ def _check(kind, config, row, names):
         )
     told = _EVERY["told"] | row["told"]
     neutral, computed = _neutral(row), _computed(row)
+    made = config.get("architectures", [])
+    if not isinstance(made, list) or not all(isinstance(one, str) and one.endswith(tuple(ENDS)) for one in made):
+        raise ValueError(
+            f"config.architectures: {checks.shown(made)} of {kind}; allowed: a language model's, whose name ends in {' or '.join(ENDS)}, or "
+            "eb.dry_run(a function that makes it, setup, batch=...), which runs that code itself"
+        )
     for field, value in config.items():
         if field in told:
             if value not in told[field]:
                 allowed = " or ".join(map(repr, told[field])) or "none"
+                allowed += ", or none and Setup.attention beside" if field.endswith("attn_implementation") else ""
                 raise ValueError(f"config.{field}: {checks.shown(value)} of {kind}; allowed: {allowed}, {_ELSEWHERE}")
         elif field not in neutral and field not in names and field not in computed:
             raise ValueError(
@@ -196,6 +205,8 @@ def _sizes(config, kind, row, names, null):
 def _windows(kind, config, row, sizes):
     """Which layers have the window, by the pattern or the list that the configuration has."""
     layers, window = sizes["layers"], sizes.get("window", 0)
+    if row.get("switched"):
+        checks.flag("config", "use_sliding_window", config.get("use_sliding_window", False))
     if row.get("switched") and config.get("use_sliding_window"):
         window = config.get("sliding_window", 4096)
         checks.whole("config", "sliding_window", window, 1, 2**27)

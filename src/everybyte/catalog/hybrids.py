@@ -95,8 +95,8 @@ class Hybrid:
         name, kind: its name, and transformers' `model_type`. layers: all of them. states: those with a recurrent state.
         attention: a `Model` of those with keys and values alone, for what these cache; None where there are none.
         positions: of the config. dtype: data type of a recurrent state that it asks an engine for, or "".
-        config: what it was read from. whole: whether that is the language model's own, not one of images and text.
-        count: of a config the weights, as `weights`.
+        config: what it was read from. whole: whether that is the language model's own, not one of images and text. stored: whether its
+            weights are stored in fewer bits, as its `quantization_config` says. count: of a config the weights, as `weights`.
     """
 
     name: str
@@ -108,6 +108,7 @@ class Hybrid:
     dtype: str
     config: Any
     whole: bool
+    stored: bool
     count: Callable[[Any], dict[str, int]] = field(repr=False)
 
     @property
@@ -138,7 +139,7 @@ class Hybrid:
     def counted(self, gpus: int) -> bool:
         """Whether the bytes of its weights on each of so many GPUs of an engine are known from its config."""
         divided = self.kind in _WHOLE and not self.kv_heads % gpus
-        return self.kind in COUNTED and self.whole and (gpus == 1 or divided)
+        return self.kind in COUNTED and self.whole and not self.stored and (gpus == 1 or divided)
 
     def standing(self, gpus: int, padded: int) -> dict[str, int]:
         """Part -> bytes on each of so many GPUs of an engine, in 16 bits. padded: what rows of token tables are padded to a multiple of."""
@@ -184,9 +185,10 @@ def hybrid(config, count: Callable[[Any], dict[str, int]]) -> Hybrid | None:
         raise ValueError(f"{type(text).__name__}.{_SAID[kind]}: {checks.shown(said)}; allowed: {', '.join(_TYPES)}")
     attends = sum(one in _KEYS for one in types)
     positions = getattr(text, "max_position_embeddings", 0) or 0
+    stored = any(getattr(one, "quantization_config", None) is not None for one in (config, text))
     return Hybrid(
         name, kind, len(types), states, _attention(text, name, attends) if attends else None, positions,
-        "fp32" if kind in WIDE else _TYPES.get(said, ""), text, text is config, count,
+        "fp32" if kind in WIDE else _TYPES.get(said, ""), text, text is config, stored, count,
     )  # fmt: skip
 
 

@@ -236,18 +236,30 @@ def is_config(model) -> bool:
 
 
 def check_own(owner: str, config) -> None:
-    """Raise ValueError for a config whose code is not a language model's that generates, or that is deeper than a dry run makes."""
+    """Raise ValueError for a config whose code is not a language model's that generates, or that is deeper than a dry run makes.
+
+    And for an attention that a dry run does not have, and weights that are stored in another form than the config's model has.
+    """
     check_depths(config)
     auto, made = _made_by(config)
+    name, attention = type(config).__name__, getattr(config, "_attn_implementation", None)
     if made is None or auto.__name__ != "AutoModelForCausalLM":
+        raise ValueError(f"{owner}: a {name}; allowed: one whose code is a language model that generates")
+    if attention not in (None, *ATTENTIONS):
         raise ValueError(
-            f"{owner}: a {type(config).__name__}; allowed: one whose code is a language model that generates"
+            f"{name}.attn_implementation: {attention!r} is not what a dry run has; allowed: {', '.join(ATTENTIONS)}"
+        )
+    if getattr(config, "quantization_config", None) is not None:
+        raise ValueError(
+            f"{name}.quantization_config: weights that are stored in fewer bits are not counted; allowed: a config without it"
         )
 
 
 def weights(config) -> dict[str, int]:
     """Name -> numbers of each weight of a config's language model, which is made without data; of a shared one once."""
     check_depths(config)
+    config = copy.deepcopy(config)
+    config._attn_implementation = kernel(config)  # which has no weights, and may not be installed
     with torch.device("meta"):
         return {name: weight.numel() for name, weight in _made_by(config)[0].from_config(config).named_parameters()}
 
@@ -293,7 +305,7 @@ def made(config, setup: Setup, made_here: bool = False) -> Callable[[], nn.Modul
         raise ValueError(
             f"Setup.checkpointing: {setup.checkpointing!r} with a Hugging Face model; allowed: 'none' or 'full'"
         )
-    if getattr(config, "_experts_implementation", None) == "eager":
+    if getattr(config, "_experts_implementation", None) == "eager" and _has_experts(config):
         raise ValueError(
             f"{kind}.experts_implementation: 'eager' asks which experts each token visits, and in a dry run no "
             "tensor has values; allowed: 'grouped_mm', the default, or 'batched_mm'"
@@ -326,6 +338,11 @@ def made(config, setup: Setup, made_here: bool = False) -> Callable[[], nn.Modul
         return module
 
     return make
+
+
+def _has_experts(config):
+    """Whether a config's code has experts of which it can be told how they run: of other models too transformers notes `eager`."""
+    return getattr(_made_by(config)[1], "_can_set_experts_implementation", lambda: True)()
 
 
 def _refuse_quantized(config, setup):

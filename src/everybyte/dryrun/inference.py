@@ -46,7 +46,7 @@ def dry_serve(
     torch code, which it takes where the packages of their kernels are not installed.
 
     Args:
-        model: a `Model`, or a Hugging Face config of a language model. batch: sequences. prompt: tokens of each. steps: decode steps
+        model: a `Model`, or a Hugging Face config of a language model, with the attention that it says. batch: sequences. prompt: tokens of each. steps: decode steps
             after the prefill. dtype: of the weights.
         room: tokens of each sequence that a `StaticCache` has room for from the prefill on; None for a `DynamicCache`. Passes are not
             compiled.
@@ -70,7 +70,7 @@ def dry_serve(
     if own:
         check_own("dry_serve.model", model)
     config = copy.deepcopy(model) if own else decoder_config(model)
-    config._attn_implementation = kernel(config)
+    config._attn_implementation = getattr(config, "_attn_implementation", None) or kernel(config)
     with named(model, "generate"):
         return _served(config, model, batch, prompt, steps, dtype, room, rounding)
 

@@ -64,6 +64,13 @@ function nameOf(config, kind) {
 // Refuses a field that is not known to be told, to be a size, or to move no byte.
 function check(kind, config, row) {
   if (Object.hasOwn(config, "quantization_config")) throw new Refused("config.quantization_config: weights that are stored in fewer bits; allowed: none, or Setup.quantization");
+  const made = config.architectures ?? [];
+  if (!Array.isArray(made) || !made.every((one) => typeof one === "string" && GIVEN.ends.some((end) => one.endsWith(end)))) {
+    throw new Refused(
+      `config.architectures: ${shown(made)} of ${kind}; allowed: a language model's, whose name ends in ${GIVEN.ends.join(" or ")}`,
+      "eb.dry_run(a function that makes it, setup, batch=...), which runs that code itself",
+    );
+  }
   for (const [field, value] of Object.entries(config)) {
     if (Object.hasOwn(row.told, field)) {
       if (row.told[field].some((one) => plain(one) === plain(value))) continue;
@@ -111,6 +118,9 @@ function sizesOf(kind, config, row, none) {
 // Which layers have the window, by the pattern or the list that the configuration has.
 function windowOf(kind, config, row, sizes) {
   let { layers, window = 0 } = sizes;
+  if (row.switched && typeof (config.use_sliding_window ?? false) !== "boolean") {
+    throw new Refused(`config.use_sliding_window: ${shown(config.use_sliding_window)} is not true or false`);
+  }
   if (row.switched && config.use_sliding_window) {
     window = config.sliding_window ?? 4096;
     wholeNumber("config", "sliding_window", window, [1, 2 ** 27]);

@@ -15,7 +15,7 @@ from ..answers.headroom import ROUNDING, Headroom, takes
 from ..ask.choices import LIMITS, Checkpointing, OptimizerName, PrecisionName
 from ..ask.setup import Setup
 from ..catalog import Model, from_config
-from ..catalog.configs import ROPES, rows
+from ..catalog.configs import ENDS, ROPES, rows
 from ..catalog.models import bounds
 from ..catalog.weights import learned, weights
 from ..common import files
@@ -244,7 +244,7 @@ def given() -> tuple[dict, list[Size]]:
         name: {"title": card.title, "usable": Headroom().usable(card)} for name, card in cards().items() if takes(card, "bf16")
     }  # fmt: skip
     return {
-        "rows": rows(), "bounds": {f.name: bounds(f.name) for f in fields(Model) if f.type is int}, "ropes": ROPES, "letters": _LETTERS, "constants": like, "weights": weighed,
+        "rows": rows(), "bounds": {f.name: bounds(f.name) for f in fields(Model) if f.type is int}, "ropes": ROPES, "ends": ENDS, "letters": _LETTERS, "constants": like, "weights": weighed,
         "axes": [[name, words] for name, (_, words) in AXES.items()], "quantized": QUANTIZED, "rounding": ROUNDING,
         "limits": {name: LIMITS[name] for name in ("batch", "sequence")}, "gpus": shown, "gpu": "h100-80gb", "example": EXAMPLE,
         "parts": [[name, part(name).label, name] for name in PARTS], "colors": {name: part(name).color for name in PARTS},

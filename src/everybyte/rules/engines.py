@@ -18,6 +18,8 @@ def _unread(e, h):
         return ""
     if e.weights not in ("bf16", "fp16"):
         return f"in {e.weights}"
+    if h.stored:
+        return "that its quantization_config stores in fewer bits"
     divided = f" divided among {e.tensor_parallel} GPUs" if e.tensor_parallel > 1 else ""
     return "" if h.counted(e.tensor_parallel) else f"as the engine holds those of {h.kind}{divided}"
 
@@ -31,6 +33,9 @@ _RUN = "Engine(profile=...), the peak that its log says at VLLM_LOGGING_LEVEL=DE
 #: An engine alone, in the setup's place.
 ENGINE = table(
     Rule("Engine.pages", lambda e: e.name == "sglang" and e.pages is not None, "with sglang, whose pool follows from its fraction", "None"),
+    Rule("Engine.profile", lambda e: e.name == "sglang" and e.profile is not None, "with sglang, whose passes stand in what its fraction leaves", "None"),
+    Rule("Engine.outside", lambda e: e.name == "sglang" and e.outside is not None, "with sglang, whose fraction leaves what that takes", "None"),
+    Rule("Engine.batched", lambda e: e.name == "sglang" and e.batched, "with sglang, whose passes stand in what its fraction leaves", "0"),
     Rule("Engine.draft", lambda e: e.name == "sglang" and e.draft is not None, "with sglang, which has a pool of its own for it, is not derived", "None"),
 )  # fmt: skip
 #: An engine with the model that it serves: where its layers have states, of those with attention.

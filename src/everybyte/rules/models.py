@@ -119,6 +119,8 @@ _FITTING = table(
          ", ".join((*PRECISIONS, *LIBRARIES))),
     only("linear_attention", "torch", why="with {m.name}, a Model, none of which has linear attention",
          instead="eb.dry_run and eb.derive take the config of one of Hugging Face's that has"),
+    Rule("Model.head_width", lambda s, m: m.causal and not m.has_positions and (m.rope_width or m.turning) % 2,
+         "of {m.name}, of which rotary positions turn pairs of numbers", "those of which an even number turns"),
 )  # fmt: skip
 #: Of matrices that are divided, whoever made the model: a module of somebody's own is none.
 TENSOR = table(Rule("replicas", lambda s, m: s.replicas > 1 and not s.mesh.alone, BESIDE_MESH, "1, or no mesh")) + table(
@@ -209,7 +211,7 @@ _SIZES = table(
          "1 to {m.layers}"),
     Rule("sequence", lambda s, m: m.positions and s.sequence > m.positions,
          "is more than the {m.positions} positions of {m.name}", "1 to {m.positions}"),
-    Rule("precision", lambda s, m: m.experts and m.family and _ragged(s, m),
+    Rule("precision", lambda s, m: m.experts and not m.chunked and _ragged(s, m),
          "multiplies experts' matrices in rows of 16 bytes, and {f} in {m.name}", lambda s, m: f"multiples of {_step(s)}"),
     Rule("sequence", lambda s, m: m.window and s.sequence > m.window and m.family,
          "is more than the window of {m.window} tokens of {m.name}, and the book's reference has no mask for a window",

@@ -145,6 +145,11 @@ GENERATING = table(
     Rule("Rollout.weights", lambda r: r.engine is not None and r.weights == "shared", "with an engine, which has its own", "'copy'"),
     Rule("Rollout.versions", lambda r: r.versions > 1 and (r.asleep or r.weights == "shared"),
          "of an engine that sleeps, or has the trainer's own weights", "1, or asleep False and weights 'copy'"),
+    Rule("Rollout.level", lambda r: r.level != 2 and not r.asleep, "of an engine that does not sleep", "2, or asleep True"),
+    Rule("Rollout.staged", lambda r: not r.staged and not r.asleep, "of an engine that does not sleep", "True, or asleep True"),
+    Rule("Rollout.bucket", lambda r: r.bucket and r.weights == "shared", "with the trainer's own weights, which nobody sends", "0, or weights 'copy'"),
+    Rule("Rollout.offloaded", lambda r: r.offloaded and r.weights == "shared",
+         "with the trainer's own weights, which the engine needs on the GPU", "False, or weights 'copy'"),
 )  # fmt: skip
 ROLLOUT = table(
     Rule("Rollout.context", lambda r, m: m.positions and r.context > m.positions,

@@ -103,7 +103,7 @@ def asked(course, values, workspace: int, whole: Made | None = None) -> Asked:
     own = step
     if not closed(step):
         before = set(_found(step))
-        beginning = [request for request in beginning if request.key not in before]
+        beginning, states = ([r for r in some if r.key not in before] for some in (beginning, states))
         step, marks, runs = asking.step()
         standing = _found(step)
         same = dict(zip(_found(asking.step()[0]), standing, strict=True))

@@ -9,6 +9,7 @@ memory-efficient kernel where a window asks for one. Gemma 2 and gpt-oss have th
 from dataclasses import replace
 from functools import lru_cache
 
+from ..ask.choices import DTYPE_BYTES
 from ..ask.setup import Setup
 from ..catalog.decoders import decoder
 from ..catalog.weights import layers, learned
@@ -26,8 +27,6 @@ from .training import Fields, buffers, occurrences
 
 #: The parts of an inference pass's memory.
 PARTS = ("parameters", "buffers", "cache", "activations")
-#: A number in 16 bits: bf16 or fp16.
-HALF = Type("bf16", 2)
 #: A pass divides nothing and trains nothing.
 ALONE = Setup(batch=1, sequence=8)
 
@@ -73,8 +72,17 @@ def check(model, static=False) -> None:
         raise ValueError(
             f"Model.head_width: {model.head_width} of {model.name} is padded by the kernel of attention; allowed: multiples of 8 up to 256"
         )
+    for name in ("width", "expert_width") if model.experts else ():
+        if (size := getattr(model, name)) % 8:
+            raise ValueError(
+                f"Model.{name}: {size} of {model.name}, whose experts' matrices are multiplied in rows of 16 bytes; allowed: multiples of 8"
+            )
     if model.chunked:
         raise ValueError(f"Model.chunked: True of {model.name}, whose cache of chunks is not derived; allowed: False")
+    if model.window == 1:  # what it slices off is [1 - window:], which is nothing
+        raise ValueError(
+            f"Model.window: 1 of {model.name}, of which transformers' cache keeps all tokens, is not derived; allowed: 0, or from 2 on"
+        )
     if static and kind == "opt":
         raise ValueError(
             f"Model.name: {model.name} with a static cache: Hugging Face's OPT reads from it how long it is, which a dry run cannot; "
@@ -86,8 +94,10 @@ def check(model, static=False) -> None:
         )
 
 
-def course(model, values) -> Course:
-    """The course of a pass for the values of `letters`: a prefill, or with a cache a decode step.
+def course(model, values, dtype="bf16") -> Course:
+    """The course of a pass for the values of `letters`: a prefill, or with a cache a decode step. dtype: of weights and cache, `bf16` or `fp16`.
+
+    They differ where scores exist: a softmax in fp32 casts bf16 before it, and reads fp16 as it is.
 
     Raises:
         ValueError: where no program here is the model's.
@@ -101,11 +111,11 @@ def course(model, values) -> Course:
         attended = min(before, window - 1) + tokens if masked and before else before + tokens
     padded = masked and attended % MASK_MULTIPLE > 0
     alike = replace(model, name="", published=None, source="")
-    return _course(alike, before > 0, values["B"] == 1, tokens == 1, masked, padded, room > 0)
+    return _course(alike, dtype, before > 0, values["B"] == 1, tokens == 1, masked, padded, room > 0)
 
 
 @lru_cache(128)
-def _course(model, decode, single, alone, masked, padded, static):
+def _course(model, dtype, decode, single, alone, masked, padded, static):
     """Trace a pass of few layers, with token counts that take the same branches."""
     tape, fields = Tape(), _Fields(model)
     tape.grad, tape.phase = False, "decode" if decode else "prefill"
@@ -116,10 +126,11 @@ def _course(model, decode, single, alone, masked, padded, static):
     every = model.full_every or 1  # blocks that stand in one turn of a loop
     found = Blocks(Letter(model.layers, "L"), ALONE, every, fields.dense_layers if model.experts else 0)
     (blocks,) = found.segments
-    network = Decoder(tape, fields, decoder(model), blocks, every, found.dense)
+    half = Type(dtype, DTYPE_BYTES[dtype])
+    network = Decoder(tape, fields, decoder(model), blocks, every, found.dense, half)
     batch = Letter(1 if single else 2, "B")
     # Buffers are in 16 bits, as the module is made, unless it says another type; in fp32 where a checkpoint is loaded.
-    types = HALF, FP32, getattr(network.module, "router_type", None) or HALF
+    types = half, FP32, getattr(network.module, "router_type", None) or half
     rest = [*_weights(model, fields), *buffers(fields, network.module, *(type.width for type in types))]
     cache, layer = [], source("hugging_face.cache")
     for i in range(blocks):
@@ -128,7 +139,7 @@ def _course(model, decode, single, alone, masked, padded, static):
         cache.append(kept)
         if decode:
             loop = found.block({"block": i // every})
-            pieces = _held(kept, fields, batch, room if static else within if near else before, tape)
+            pieces = _held(kept, fields, batch, room if static else within if near else before, tape, half)
             times = loop.times if loop and i // every == loop.middle else 1
             rest += [Piece(p.numbers, p.width, p.part, times) for p in pieces]
     tokens = stored(tape, (batch, Letter(2 * rows, "T")), INT64)
@@ -145,10 +156,10 @@ def _course(model, decode, single, alone, masked, padded, static):
     return Course(nested(stretched(tape.operations, repeated), repeated), rest, [], PARTS)
 
 
-def _held(layer, fields, batch, tokens, tape):
+def _held(layer, fields, batch, tokens, tape, half):
     """Fill a layer's cache with what it holds before the pass. Returns its pieces."""
     tensors = {
-        name: ((batch, heads, tokens, width), HALF)
+        name: ((batch, heads, tokens, width), half)
         for name, (heads, width) in zip(("keys", "values"), cached(fields), strict=True)
     }
     for name in ("width", "counted"):
@@ -169,14 +180,14 @@ class Decoder(Network):
 
     Args:
         tape, model: as a network's. kind: which of Hugging Face's. blocks: how many are traced. every: how many stand in one turn of
-            a loop. first: how many of those that are traced have no experts.
+            a loop. first: how many of those that are traced have no experts. half: the type of weights and cache.
     """
 
-    losses, buffer, casts = (), HALF, None
+    losses, casts = (), None
 
-    def __init__(self, tape, model, kind, blocks, every, first):
-        self.kind, self.every = kind, every
-        super().__init__(tape, model, ALONE, [blocks], (), HALF, dense=first)
+    def __init__(self, tape, model, kind, blocks, every, first, half):
+        self.kind, self.every, self.buffer = kind, every, half
+        super().__init__(tape, model, ALONE, [blocks], (), half, dense=first)
 
     def _built(self, model, setup):
         module = source("hugging_face.decoders").DECODERS[self.kind](model)
@@ -188,4 +199,4 @@ def _weights(model, fields):
     times = occurrences(fields)
     for weight in learned(fields):
         if weight.count and layers(model)[weight.group]:
-            yield Piece(product(weight.shape), HALF.width, "parameters", weight.count * times[weight.group])
+            yield Piece(product(weight.shape), DTYPE_BYTES["bf16"], "parameters", weight.count * times[weight.group])
