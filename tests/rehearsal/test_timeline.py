@@ -65,7 +65,7 @@ def test_a_script_in_pictures(here, tmp_path, monkeypatch, capsys):
     assert "cannot know" not in capsys.readouterr().out  # the table alone
     page = (tmp_path / "page.html").read_text()
     assert (tmp_path / "step.svg").read_bytes().startswith(b"<svg") and (tmp_path / "kept.pickle").exists()
-    assert page.count("<svg") == 1 and "of it activations" in page and '"kind": "map"' in page
+    assert page.count("<svg") == 1 and "of it activations" in page and '"kind":"map"' in page
     assert not re.search(r'(?:src|href)="?https?:|@import|import\(', page)  # nothing is fetched
 
 
