@@ -8,7 +8,7 @@ which kernel attention takes, how dropout stores its mask, what autocast casts. 
 
 from collections.abc import Callable
 from contextlib import ExitStack, contextmanager, nullcontext
-from functools import cache
+from functools import cache, partial
 from math import prod
 from types import FunctionType
 from unittest import mock
@@ -208,7 +208,13 @@ class Kernels(Mode):
 def _dropout(input, p=0.5, training=True, inplace=False):
     if not training or p == 0:
         return input
-    return torch.native_dropout(input, p, True)[0]  # the mask is kept as one byte an element
+    if not inplace and p < 1 and input.numel():
+        return torch.native_dropout(input, p, True)[0]  # the mask is kept as one byte an element
+    if p == 1:
+        return input.mul_(input.new_zeros(())) if inplace else input.mul(input.new_zeros(()))
+    # In place no kernel does both: what is multiplied by is kept, in the input's data type (`_dropout_impl`).
+    kept = torch.empty_like(input).bernoulli_(1 - p).div_(1 - p)
+    return input.mul_(kept) if inplace else input.mul(kept)
 
 
 def _attention(query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, scale=None, enable_gqa=False):
@@ -320,6 +326,7 @@ def _softmax(function, kernel):
 
 _KERNELS = {
     **dict.fromkeys((F.dropout, torch.dropout), _dropout),
+    torch.dropout_: partial(_dropout, inplace=True),
     **dict.fromkeys((F.rms_norm, torch.rms_norm), _rms_norm),
     F.scaled_dot_product_attention: _attention,
     torch._fused_sgd_: lambda *_, **__: None,  # writes in place; has no kernel for tensors without data
