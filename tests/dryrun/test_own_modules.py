@@ -254,6 +254,23 @@ def test_what_cannot_be_followed_is_refused_by_name(make, said):
         eb.dry_run(make, eb.Setup(), batch=TEN)
 
 
+class Recurrent(nn.Module):
+    def __init__(self, make):
+        super().__init__()
+        self.layer = make(8, 8)
+
+    def forward(self, x):
+        given = self.layer(x)
+        return (given if isinstance(given, torch.Tensor) else given[0]).square().mean()
+
+
+@pytest.mark.parametrize("kind", ["LSTM", "GRU", "RNN", "LSTMCell", "GRUCell"])
+def test_what_recurrent_kernels_keep_is_refused(kind):
+    """A rehearsal without cuDNN kept 45% more for an LSTM than the operations that the CPU runs for it."""
+    with pytest.raises(ValueError, match=r"runs torch\.\w+, a recurrent kernel"):
+        eb.dry_run(lambda: Recurrent(getattr(nn, kind)), eb.Setup(), batch={"x": ((4, 8), torch.float32)})
+
+
 def test_a_sparse_gradient_is_refused_by_name():
     with pytest.raises(ValueError, match="makes a tensor of layout torch.sparse_coo"):
         eb.dry_run(lambda: Own(nn.Embedding(10, 10, sparse=True)), eb.Setup(), batch={"x": ((4,), torch.int64)})

@@ -363,7 +363,20 @@ def _softmax(function, kernel):
     return choose
 
 
+def _recurrent(name):
+    """A recurrent layer or cell: cuDNN keeps a reserve whose size it alone says, and CUDA's fused cells keep what others do not."""
+
+    def refuse(*_, **__):
+        raise refused(
+            f"it runs torch.{name}, a recurrent kernel of CUDA's or of cuDNN's, and what these keep is not derived",
+            "layers without it; eb.measure measures a step on a GPU",
+        )
+
+    return refuse
+
+
 _KERNELS = {
+    **{getattr(torch, name): _recurrent(name) for name in "lstm gru rnn_tanh rnn_relu lstm_cell gru_cell".split()},
     **dict.fromkeys((F.dropout, torch.dropout), _dropout),
     torch.dropout_: partial(_dropout, inplace=True),
     **dict.fromkeys((F.rms_norm, torch.rms_norm), _rms_norm),
