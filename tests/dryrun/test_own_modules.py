@@ -254,6 +254,25 @@ def test_what_cannot_be_followed_is_refused_by_name(make, said):
         eb.dry_run(make, eb.Setup(), batch=TEN)
 
 
+class Remembers(nn.Module):
+    """Keeps what it was given last, or all of it."""
+
+    def __init__(self, most):
+        super().__init__()
+        self.most, self.layer, self.kept = most, nn.Linear(8, 8), []
+
+    def forward(self, x):
+        self.kept = [*self.kept, x.detach().clone()][-self.most :]
+        return self.layer(x).square().mean()
+
+
+def test_what_grows_from_step_to_step_has_no_steady_step():
+    batch, setup = {"x": ((4, 8), torch.float32)}, eb.Setup(optimizer="sgd")
+    assert eb.dry_run(lambda: Remembers(1), setup, batch=batch).phases["rest"] == 4 * (8 * 8 + 8) + 4 * 4 * 8
+    with pytest.raises(ValueError, match="Remembers, whose second step finds 416 bytes and leaves 544"):
+        eb.dry_run(lambda: Remembers(100), setup, batch=batch)
+
+
 class Recurrent(nn.Module):
     def __init__(self, make):
         super().__init__()
