@@ -290,6 +290,32 @@ def test_what_recurrent_kernels_keep_is_refused(kind):
         eb.dry_run(lambda: Recurrent(getattr(nn, kind)), eb.Setup(), batch={"x": ((4, 8), torch.float32)})
 
 
+class Pairs(nn.Module):
+    """Distances of all pairs of rows, by another norm than Euclid's; or a bilinear layer."""
+
+    def __init__(self, bilinear=False):
+        super().__init__()
+        self.layer, self.pair = (
+            nn.Linear(64, 64),
+            nn.Bilinear(64, 64, 64) if bilinear else lambda x, y: torch.cdist(x, y, p=1.0),
+        )
+
+    def forward(self, x):
+        x = self.layer(x)
+        return self.pair(x, x).mean()
+
+
+def test_gradients_of_distances_are_made_pair_by_pair():
+    """A rehearsal on an A100 asked for so many bytes at the peak."""
+    trace = eb.dry_run(Pairs, eb.Setup(optimizer="sgd"), batch={"x": ((6, 40, 64), torch.float32)})
+    assert trace.peak == 2_873_608
+
+
+def test_a_bilinear_layer_is_refused():
+    with pytest.raises(ValueError, match=r"runs torch\.bilinear, whose products"):
+        eb.dry_run(lambda: Pairs(True), eb.Setup(), batch={"x": ((6, 40, 64), torch.float32)})
+
+
 def test_a_sparse_gradient_is_refused_by_name():
     with pytest.raises(ValueError, match="makes a tensor of layout torch.sparse_coo"):
         eb.dry_run(lambda: Own(nn.Embedding(10, 10, sparse=True)), eb.Setup(), batch={"x": ((4,), torch.int64)})

@@ -32,6 +32,7 @@ aten = torch.ops.aten
 #: A masked scatter makes the mask as large as what it writes into, and 8 bytes for each number of it (`masked_scatter__cuda` in
 #: `native/cuda/IndexKernel.cpp`).
 #: A safe softmax looks where scores are minus infinity, and in which rows all are (`_safe_softmax` in `native/transformers/attention.cpp`).
+#: The gradient of distances is made for each pair before it is summed (`cdist_backward_kernel_impl` in `native/cuda/DistanceKernel.cu`).
 #: Norms of many tensors first are those of their blocks, as many for each as the largest has (`foreach_tensor_norm_cuda` in
 #: `native/cuda/ForeachReduceOp.cu`).
 SCRATCH = {
@@ -41,6 +42,9 @@ SCRATCH = {
         0 if mask.shape == x.shape and mask.is_contiguous() else x.numel(),
     ),
     aten._safe_softmax.default: lambda x, *_: (x.numel(), x.numel() // max(x.size(-1), 1), x.itemsize),
+    aten._cdist_backward.default: lambda gradient, x, y, p, distances: (
+        0 if p == 0 else distances.numel() * x.size(-1) * x.itemsize
+    ),
     aten._foreach_norm.Scalar: lambda tensors, *_: 4 * len(tensors) * -(-max(t.numel() for t in tensors) // 65536),
 }
 #: Which results are in the memory of the CPU, outside of a CUDA graph: attention's seed of random numbers, and its offset
@@ -363,20 +367,21 @@ def _softmax(function, kernel):
     return choose
 
 
-def _recurrent(name):
-    """A recurrent layer or cell: cuDNN keeps a reserve whose size it alone says, and CUDA's fused cells keep what others do not."""
+def _unknown(name, why):
+    """A function of PyTorch's that is refused."""
 
     def refuse(*_, **__):
-        raise refused(
-            f"it runs torch.{name}, a recurrent kernel of CUDA's or of cuDNN's, and what these keep is not derived",
-            "layers without it; eb.measure measures a step on a GPU",
-        )
+        raise refused(f"it runs torch.{name}, {why}", "layers without it; eb.measure measures a step on a GPU")
 
     return refuse
 
 
+#: Recurrent layers: cuDNN keeps a reserve whose size it alone says, and CUDA's fused cells keep what others do not.
+_RECURRENT = "lstm gru rnn_tanh rnn_relu lstm_cell gru_cell".split()
+_UNKNOWN = dict.fromkeys(_RECURRENT, "a recurrent kernel of CUDA's or of cuDNN's, and what these keep is not derived")
+_UNKNOWN["bilinear"] = "whose products within one operation, larger than its results, are not followed"
 _KERNELS = {
-    **{getattr(torch, name): _recurrent(name) for name in "lstm gru rnn_tanh rnn_relu lstm_cell gru_cell".split()},
+    **{getattr(torch, name): _unknown(name, why) for name, why in _UNKNOWN.items()},
     **dict.fromkeys((F.dropout, torch.dropout), _dropout),
     torch.dropout_: partial(_dropout, inplace=True),
     **dict.fromkeys((F.rms_norm, torch.rms_norm), _rms_norm),
