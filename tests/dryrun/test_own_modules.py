@@ -290,6 +290,22 @@ def test_what_recurrent_kernels_keep_is_refused(kind):
         eb.dry_run(lambda: Recurrent(getattr(nn, kind)), eb.Setup(), batch={"x": ((4, 8), torch.float32)})
 
 
+class Pieces(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.layer = nn.Conv2d(8, 8, 1), nn.Linear(72, 72)
+
+    def forward(self, x):
+        pieces = self.layer(nn.functional.unfold(self.first(x), 3, padding=1).transpose(1, 2)).transpose(1, 2)
+        return nn.functional.fold(pieces, (16, 16), 3, padding=1).square().mean()
+
+
+def test_what_is_folded_keeps_the_memory_of_its_pieces():
+    """A rehearsal on an A100 had so many bytes after forward."""
+    trace = eb.dry_run(Pieces, eb.Setup(optimizer="sgd"), batch={"x": ((2, 8, 16, 16), torch.float32)})
+    assert trace.phases["after_forward"] == 332_612
+
+
 class Pairs(nn.Module):
     """Distances of all pairs of rows, by another norm than Euclid's; or a bilinear layer."""
 

@@ -77,10 +77,18 @@ def _grouped_mm(a, b, offs=None, bias=None, out_dtype=None):
     return torch.empty_strided([*groups, rows, columns], strides, dtype=a.dtype, device=a.device)
 
 
+def _col2im(x, size, kernel, *_):
+    """Pieces summed into an image, as on CUDA: in memory as large as the pieces (`col2im_cuda` in `native/cuda/Col2Im.cu`)."""
+    shape = (*x.shape[:-2], x.size(-2) // prod(kernel), *size)
+    whole = torch.empty(max(prod(shape), x.numel()), dtype=x.dtype, device=x.device)
+    return whole[: prod(shape)].view(shape)
+
+
 #: What CUDA's kernel returns, where the one for tensors without data returns something else. Log-sigmoid saves its input alone on CUDA;
 #: on a CPU a buffer too (`log_sigmoid_forward_cuda` in `native/Activation.cpp`).
 ANSWERS = {
     aten._grouped_mm.default: _grouped_mm,
+    aten.col2im.default: _col2im,
     aten.log_sigmoid_forward.default: lambda x: (torch.empty_like(x), x.new_empty(0)),
     aten.log_sigmoid_backward.default: lambda grad, x, buffer: torch.empty_like(x),
 }
