@@ -58,6 +58,7 @@ MODELS = (
     eb.model("gpt2", code="transformers"), eb.model("llama-2-7b"), eb.model("mistral-7b").replace(layers=100, full_every=100), eb.model("glm-4.5"),
     MIXTURE.replace(experts_per_token=2, width=32, expert_width=24, name="of all experts"),
     MIXTURE.replace(heads=6, kv_heads=3, name="three key heads"), MIXTURE.replace(head_width=7, name="odd heads"),
+    eb.model("mistral-7b").replace(window=64, head_width=20, name="masked heads of 20"),
 )  # fmt: skip
 DEEPSEEK = eb.model("deepseek-v3")
 _GONE = ("experts", "experts_per_token", "expert_width", "shared_experts", "dense_layers", "router_bias")

@@ -341,3 +341,19 @@ def test_interrupted_it_leaves_nothing_behind(state, monkeypatch):
     finally:
         Small.forward = original
     assert state() == before
+
+
+class Pieces(nn.Module):
+    """A layer over four pieces of the sequence; of 10 and of 13 tokens the last piece is one token."""
+
+    def __init__(self):
+        super().__init__()
+        self.token, self.layer = nn.Embedding(50, 8), nn.Linear(8, 8)
+
+    def forward(self, tokens):
+        return torch.cat([self.layer(x).exp() for x in self.token(tokens).chunk(4, 1)], 1).mean()
+
+
+def test_a_last_piece_of_one_token_here_and_there_is_no_formula():
+    with pytest.raises(ValueError, match="the sequence decides which operations run"):
+        eb.derive(Pieces, eb.Setup(optimizer="sgd"), {"tokens": (("B", "S"), torch.int64)})

@@ -254,6 +254,84 @@ def test_what_cannot_be_followed_is_refused_by_name(make, said):
         eb.dry_run(make, eb.Setup(), batch=TEN)
 
 
+class Remembers(nn.Module):
+    """Keeps what it was given last, or all of it."""
+
+    def __init__(self, most):
+        super().__init__()
+        self.most, self.layer, self.kept = most, nn.Linear(8, 8), []
+
+    def forward(self, x):
+        self.kept = [*self.kept, x.detach().clone()][-self.most :]
+        return self.layer(x).square().mean()
+
+
+def test_what_grows_from_step_to_step_has_no_steady_step():
+    batch, setup = {"x": ((4, 8), torch.float32)}, eb.Setup(optimizer="sgd")
+    assert eb.dry_run(lambda: Remembers(1), setup, batch=batch).phases["rest"] == 4 * (8 * 8 + 8) + 4 * 4 * 8
+    with pytest.raises(ValueError, match="Remembers, whose second step finds 416 bytes and leaves 544"):
+        eb.dry_run(lambda: Remembers(100), setup, batch=batch)
+
+
+class Recurrent(nn.Module):
+    def __init__(self, make):
+        super().__init__()
+        self.layer = make(8, 8)
+
+    def forward(self, x):
+        given = self.layer(x)
+        return (given if isinstance(given, torch.Tensor) else given[0]).square().mean()
+
+
+@pytest.mark.parametrize("kind", ["LSTM", "GRU", "RNN", "LSTMCell", "GRUCell"])
+def test_what_recurrent_kernels_keep_is_refused(kind):
+    """A rehearsal without cuDNN kept 45% more for an LSTM than the operations that the CPU runs for it."""
+    with pytest.raises(ValueError, match=r"runs torch\.\w+, a recurrent kernel"):
+        eb.dry_run(lambda: Recurrent(getattr(nn, kind)), eb.Setup(), batch={"x": ((4, 8), torch.float32)})
+
+
+class Pieces(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.layer = nn.Conv2d(8, 8, 1), nn.Linear(72, 72)
+
+    def forward(self, x):
+        pieces = self.layer(nn.functional.unfold(self.first(x), 3, padding=1).transpose(1, 2)).transpose(1, 2)
+        return nn.functional.fold(pieces, (16, 16), 3, padding=1).square().mean()
+
+
+def test_what_is_folded_keeps_the_memory_of_its_pieces():
+    """A rehearsal on an A100 had so many bytes after forward."""
+    trace = eb.dry_run(Pieces, eb.Setup(optimizer="sgd"), batch={"x": ((2, 8, 16, 16), torch.float32)})
+    assert trace.phases["after_forward"] == 332_612
+
+
+class Pairs(nn.Module):
+    """Distances of all pairs of rows, by another norm than Euclid's; or a bilinear layer."""
+
+    def __init__(self, bilinear=False):
+        super().__init__()
+        self.layer, self.pair = (
+            nn.Linear(64, 64),
+            nn.Bilinear(64, 64, 64) if bilinear else lambda x, y: torch.cdist(x, y, p=1.0),
+        )
+
+    def forward(self, x):
+        x = self.layer(x)
+        return self.pair(x, x).mean()
+
+
+def test_gradients_of_distances_are_made_pair_by_pair():
+    """A rehearsal on an A100 asked for so many bytes at the peak."""
+    trace = eb.dry_run(Pairs, eb.Setup(optimizer="sgd"), batch={"x": ((6, 40, 64), torch.float32)})
+    assert trace.peak == 2_873_608
+
+
+def test_a_bilinear_layer_is_refused():
+    with pytest.raises(ValueError, match=r"runs torch\.bilinear, whose products"):
+        eb.dry_run(lambda: Pairs(True), eb.Setup(), batch={"x": ((6, 40, 64), torch.float32)})
+
+
 def test_a_sparse_gradient_is_refused_by_name():
     with pytest.raises(ValueError, match="makes a tensor of layout torch.sparse_coo"):
         eb.dry_run(lambda: Own(nn.Embedding(10, 10, sparse=True)), eb.Setup(), batch={"x": ((4,), torch.int64)})

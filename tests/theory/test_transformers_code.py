@@ -234,3 +234,26 @@ def test_compiled_optimizers_see_the_experts_matrices_as_they_are_stored(kind, o
     model = small(kind, 5).replace(code="transformers", width=96, embedding_width=96, experts=16, expert_width=16)
     setup = eb.Setup(batch=1, sequence=16, optimizer=optimizer, attention="eager" if model.eager_alone else "flash")
     to_the_byte(model, setup)
+
+
+@pytest.mark.parametrize(
+    ("sequence", "precision", "after_forward"),
+    [(17, "fp32", 523840), (17, "bf16", 292256), (20, "fp32", 574120), (20, "bf16", 322568), (24, "fp32", 641160)],
+)
+def test_a_masks_rows_are_padded_before_heads_share_it(sequence, precision, after_forward):
+    """`after_forward` is of a rehearsal of this model on an A100, with PyTorch 2.13: two blocks of a window."""
+    model = eb.model("mistral-7b").replace(
+        name="windowed", published=None, layers=2, width=64, heads=4, kv_heads=2, head_width=16, ffn_width=56, vocabulary=100, window=12
+    )  # fmt: skip
+    setup = eb.Setup(batch=2, sequence=sequence, precision=precision, optimizer="sgd")
+    assert {w(model, setup).phases["after_forward"] for w in (eb.budget, eb.dry_run)} == {after_forward}
+
+
+def test_heads_that_no_kernel_takes_with_a_mask_are_refused():
+    model = eb.model("mistral-7b").replace(
+        name="twenty", published=None, layers=2, width=64, heads=4, kv_heads=2, head_width=20, vocabulary=100, window=12
+    )
+    setup = eb.Setup(batch=2, sequence=16, precision="fp32")
+    assert eb.budget(model, setup).peak
+    with pytest.raises(ValueError, match=r"Setup\.attention: 'flash' takes no heads of width 20 in bf16 with a mask"):
+        eb.budget(model, setup.replace(precision="bf16"))

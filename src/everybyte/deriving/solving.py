@@ -30,6 +30,8 @@ _LENGTHS = (64, 33, 90, 127, 256, 1000, 577, 1500, 3001, 2050)
 _DEPTHS = 5
 #: At so many points the bytes of a tensor must be those of one that is known.
 _FEW = 4
+#: Where the last range of sequences begins at so few tokens, all up to twice as many are looked at.
+_SMALL = 32
 #: How often ranges are looked for again.
 _ROUNDS = 4
 #: Of ranges that differ in how a step goes, so many are followed.
@@ -225,6 +227,10 @@ class _Solving:
             low = min(max(2, self.tokens), subject.longest)
             wanted = [*SEQUENCES, *subject.sizes, *more]
             found = self._ranges(letter, low, subject.longest, wanted, (), SEQUENCE_MULTIPLES)
+            begun = max((r.low for r, _ in found if low < r.low <= _SMALL), default=0)
+            if begun:  # so does what is cut into a few pieces, whose last one is a single token here and there
+                near = range(begun, 2 * begun + 1)
+                found = self._ranges(letter, low, subject.longest, [*wanted, *near], (), SEQUENCE_MULTIPLES)
             return [*found, *([one] if low > 1 and self.tokens == 1 else [])]
         found = self._ranges(letter, 1, LONGEST, [*SIZES, *subject.sizes, *more], MORE_SIZES, FURTHER_MULTIPLES)
         usual = self._at(self.usual)[letter]

@@ -21,6 +21,19 @@ from .workload import Workload
 __all__ = ["PARTS", "PHASES", "SHARED_PARTS", "Allocation", "Counted", "Trace", "Workload", "count", "dry_run"]
 
 
+def _check_steady(trace):
+    """Raise ValueError where a step after the first leaves more than it found, or less: the next one finds another memory."""
+    before, after = (
+        sum(a.bytes for a in trace.allocations if not a.host and found(a))
+        for found in (lambda a: not a.birth, lambda a: a.death is None)
+    )
+    if before != after:
+        said = f"{trace.model.name}, whose second step finds {before:,} bytes and leaves {after:,}"
+        raise refused(
+            said, "one whose steps leave what they find: what it keeps has its full size from the first step on"
+        )
+
+
 def dry_run(model, setup: Setup, rounding: int = 1, batch=None, rank: int = 0) -> Trace:
     """Count the bytes of one steady training step, as it would run on CUDA.
 
@@ -63,6 +76,7 @@ def dry_run(model, setup: Setup, rounding: int = 1, batch=None, rank: int = 0) -
                 trace = count(work, tracker, rank, first=setup.looped or setup.optimizer_in_backward)
                 if not tracker.steady:
                     trace = count(work, Tracker(), rank, first=True)
+                    _check_steady(trace)
             return replace(trace, rounding=rounding)
         except SystemExit as error:
             said = f"a {type(model).__name__} that ends the program, by sys.exit({error.code!r})"

@@ -8,7 +8,7 @@ which kernel attention takes, how dropout stores its mask, what autocast casts. 
 
 from collections.abc import Callable
 from contextlib import ExitStack, contextmanager, nullcontext
-from functools import cache
+from functools import cache, partial
 from math import prod
 from types import FunctionType
 from unittest import mock
@@ -31,6 +31,8 @@ aten = torch.ops.aten
 #: Softmax's backward first makes the product of gradient and result (`softmax_backward_cuda_out` in `native/cuda/SoftMax.cu`).
 #: A masked scatter makes the mask as large as what it writes into, and 8 bytes for each number of it (`masked_scatter__cuda` in
 #: `native/cuda/IndexKernel.cpp`).
+#: A safe softmax looks where scores are minus infinity, and in which rows all are (`_safe_softmax` in `native/transformers/attention.cpp`).
+#: The gradient of distances is made for each pair before it is summed (`cdist_backward_kernel_impl` in `native/cuda/DistanceKernel.cu`).
 #: Norms of many tensors first are those of their blocks, as many for each as the largest has (`foreach_tensor_norm_cuda` in
 #: `native/cuda/ForeachReduceOp.cu`).
 SCRATCH = {
@@ -38,6 +40,10 @@ SCRATCH = {
     aten.masked_scatter.default: lambda x, mask, *_: (
         8 * x.numel(),
         0 if mask.shape == x.shape and mask.is_contiguous() else x.numel(),
+    ),
+    aten._safe_softmax.default: lambda x, *_: (x.numel(), x.numel() // max(x.size(-1), 1), x.itemsize),
+    aten._cdist_backward.default: lambda gradient, x, y, p, distances: (
+        0 if p == 0 else distances.numel() * x.size(-1) * x.itemsize
     ),
     aten._foreach_norm.Scalar: lambda tensors, *_: 4 * len(tensors) * -(-max(t.numel() for t in tensors) // 65536),
 }
@@ -71,10 +77,18 @@ def _grouped_mm(a, b, offs=None, bias=None, out_dtype=None):
     return torch.empty_strided([*groups, rows, columns], strides, dtype=a.dtype, device=a.device)
 
 
+def _col2im(x, size, kernel, *_):
+    """Pieces summed into an image, as on CUDA: in memory as large as the pieces (`col2im_cuda` in `native/cuda/Col2Im.cu`)."""
+    shape = (*x.shape[:-2], x.size(-2) // prod(kernel), *size)
+    whole = torch.empty(max(prod(shape), x.numel()), dtype=x.dtype, device=x.device)
+    return whole[: prod(shape)].view(shape)
+
+
 #: What CUDA's kernel returns, where the one for tensors without data returns something else. Log-sigmoid saves its input alone on CUDA;
 #: on a CPU a buffer too (`log_sigmoid_forward_cuda` in `native/Activation.cpp`).
 ANSWERS = {
     aten._grouped_mm.default: _grouped_mm,
+    aten.col2im.default: _col2im,
     aten.log_sigmoid_forward.default: lambda x: (torch.empty_like(x), x.new_empty(0)),
     aten.log_sigmoid_backward.default: lambda grad, x, buffer: torch.empty_like(x),
 }
@@ -208,27 +222,69 @@ class Kernels(Mode):
 def _dropout(input, p=0.5, training=True, inplace=False):
     if not training or p == 0:
         return input
-    return torch.native_dropout(input, p, True)[0]  # the mask is kept as one byte an element
+    if not inplace and p < 1 and input.numel():
+        return torch.native_dropout(input, p, True)[0]  # the mask is kept as one byte an element
+    if p == 1:
+        return input.mul_(input.new_zeros(())) if inplace else input.mul(input.new_zeros(()))
+    # In place no kernel does both: what is multiplied by is kept, in the input's data type (`_dropout_impl`).
+    kept = torch.empty_like(input).bernoulli_(1 - p).div_(1 - p)
+    return input.mul_(kept) if inplace else input.mul(kept)
 
 
 def _attention(query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, scale=None, enable_gqa=False):
     scale = 1.0 if scale is None else scale  # whatever it is, it moves no byte
-    sixteen_bits = query.dtype in (torch.float16, torch.bfloat16)
-    if attn_mask is None and sixteen_bits and query.size(-1) == value.size(-1) <= 256:
+    kernel, attn_mask = _kernel(query, key, value, attn_mask, is_causal, enable_gqa), _added(attn_mask, query)
+    if kernel == "flash":
         return _flash(query, key, value, dropout_p, is_causal, scale)
-    attn_mask = _added(attn_mask, query)
-    # Nor does the other kernel take such widths, or fewer key than query heads.
-    odd = any(t.size(-1) % (8 if sixteen_bits else 4) for t in (query, value))
-    if odd or query.size(-3) != key.size(-3):
-        return _math(query, key, value, attn_mask, dropout_p, is_causal, scale)
+    if kernel == "math":
+        return _math(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
     if attn_mask is not None:
-        attn_mask = attn_mask.expand(*query.shape[:-1], key.size(-2))
-        if rest := key.size(-2) % 16:  # the kernel reads rows of sixteen
-            attn_mask = F.pad(attn_mask, (0, 16 - rest))[..., : key.size(-2)]
+        attn_mask = _aligned(attn_mask).expand(*query.shape[:-1], key.size(-2))
     needs_grad = torch.is_grad_enabled() and any(t.requires_grad for t in (query, key, value))
     return aten._scaled_dot_product_efficient_attention(
         query, key, value, attn_mask, needs_grad, dropout_p, is_causal, scale=scale
     )[0]
+
+
+def _kernel(query, key, value, mask, is_causal, enable_gqa):
+    """`flash`, `efficient` or `math`: the first that is switched on and takes these. Source: `use_flash_attention` and
+    `use_mem_efficient_attention`, of a GPU with an A100's compute capability.
+    """
+    switched = torch.backends.cuda
+    on = {
+        "flash": switched.flash_sdp_enabled(),
+        "efficient": switched.mem_efficient_sdp_enabled(),
+        "math": switched.math_sdp_enabled(),
+    }
+    given = (query, key, value)
+    sixteen_bits = query.dtype in (torch.float16, torch.bfloat16)
+    (width, wide), alike = (query.size(-1), value.size(-1)), key.shape[:-1] == value.shape[:-1]
+    fused = query.dim() == 4 and all(t.dim() == 4 and t.dtype is query.dtype and t.numel() for t in given)
+    fused = fused and alike and query.size(0) == key.size(0) and width == key.size(-1)
+    rows = all(t.stride(-1) == 1 for t in (*given, *([] if mask is None else [mask])))
+    square = not is_causal or query.size(-2) == key.size(-2)
+    takes = {
+        "flash": fused and (rows or width == 1) and mask is None and sixteen_bits and width == wide <= 256 and square
+        and (query.size(-3) == key.size(-3) or enable_gqa),
+        "efficient": fused and rows and query.dtype in (torch.float16, torch.bfloat16, torch.float32)
+        and not any(n % (8 if sixteen_bits else 4) for n in (width, wide)) and query.size(-3) == key.size(-3),
+        "math": True,
+    }  # fmt: skip
+    for kernel in takes:
+        if on[kernel] and takes[kernel]:
+            return kernel
+    raise refused(
+        f"attention under sdpa_kernel, which leaves none of {', '.join(takes)} that takes it", "one that does"
+    )
+
+
+def _aligned(mask):
+    """A mask of which each row, head and sequence starts at a multiple of eight numbers; else its rows are padded, as PyTorch pads them
+    before it repeats them (`preprocess_mask`, `pad_bias`).
+    """
+    if mask.stride(-1) == 1 and not any(stride % 8 for stride in mask.stride()[:-1]):
+        return mask
+    return F.pad(mask, (0, 8 - mask.size(-1) % 8))[..., : mask.size(-1)]
 
 
 def _added(mask, query):
@@ -239,20 +295,21 @@ def _added(mask, query):
     return torch.where(mask, torch.zeros_like(hidden), hidden)
 
 
-def _math(query, key, value, mask, dropout_p, is_causal, scale):
+def _math(query, key, value, mask, dropout_p, is_causal, scale, enable_gqa=False):
     """PyTorch's math kernel, for what no other kernel accepts: it makes the scores, in fp32."""
-    dtype, root, groups = query.dtype, scale**0.5, query.size(-3) // key.size(-3)
-    query, key, value = query.float(), key.float(), value.float()
+    dtype, root, groups = query.dtype, scale**0.5, query.size(-3) // key.size(-3) if enable_gqa else 1
+    if dtype in (torch.float16, torch.bfloat16):
+        query, key, value = _casts = query.float(), key.float(), value.float()
     query = query * root
     if is_causal:
-        past = torch.ones(query.size(-2), key.size(-2), dtype=torch.bool, device="meta").tril()
-        mask = _added(past, query)
+        mask = _added(torch.ones(query.size(-2), key.size(-2), dtype=torch.bool, device="meta").tril(), query)
     if groups > 1:
         key, value = key.repeat_interleave(groups, -3), value.repeat_interleave(groups, -3)
-    scores = query @ (key.transpose(-2, -1) * root)
+    weights = query @ (key.transpose(-2, -1) * root)
     if mask is not None:
-        scores.add_(mask)
-    weights = _dropout(aten._safe_softmax(scores, -1), dropout_p)
+        weights.add_(mask)
+    weights = aten._safe_softmax(weights, -1)
+    weights = _dropout(weights, dropout_p)
     _returned = weights.to(dtype)  # PyTorch's function returns these too; nobody takes them
     return (weights @ value).to(dtype)
 
@@ -318,8 +375,23 @@ def _softmax(function, kernel):
     return choose
 
 
+def _unknown(name, why):
+    """A function of PyTorch's that is refused."""
+
+    def refuse(*_, **__):
+        raise refused(f"it runs torch.{name}, {why}", "layers without it; eb.measure measures a step on a GPU")
+
+    return refuse
+
+
+#: Recurrent layers: cuDNN keeps a reserve whose size it alone says, and CUDA's fused cells keep what others do not.
+_RECURRENT = "lstm gru rnn_tanh rnn_relu lstm_cell gru_cell".split()
+_UNKNOWN = dict.fromkeys(_RECURRENT, "a recurrent kernel of CUDA's or of cuDNN's, and what these keep is not derived")
+_UNKNOWN["bilinear"] = "whose products within one operation, larger than its results, are not followed"
 _KERNELS = {
+    **{getattr(torch, name): _unknown(name, why) for name, why in _UNKNOWN.items()},
     **dict.fromkeys((F.dropout, torch.dropout), _dropout),
+    torch.dropout_: partial(_dropout, inplace=True),
     **dict.fromkeys((F.rms_norm, torch.rms_norm), _rms_norm),
     F.scaled_dot_product_attention: _attention,
     torch._fused_sgd_: lambda *_, **__: None,  # writes in place; has no kernel for tensors without data

@@ -167,10 +167,26 @@ _STAGES = table(
          "the units of two stages", "'none', another schedule, or an untied model"),
     when=lambda s, m: s.mesh.pipeline > 1,
 )  # fmt: skip
+
+
+def _efficient(s, m):
+    """Whether attention has a mask or values of another width, which flash attention takes not in any data type."""
+    return not m.family and 0 < m.window <= s.sequence or m.latent_rank and m.value_width != m.head_width
+
+
+def _unfit(s, m):
+    """Whether the memory-efficient kernel takes no heads so wide."""
+    multiple = 4 if s.dtypes.compute == "fp32" else 8
+    return _efficient(s, m) and (m.head_width % multiple or m.latent_rank and m.value_width % multiple)
+
+
 _KERNEL = table(
     Rule("attention", lambda s, m: m.head_width % 4 if s.dtypes.compute == "fp32" else m.head_width > 256,
          "takes no heads of width {m.head_width} in {s.dtypes.compute}, which {m.name} has",
          lambda s, m: f"'eager', or widths that are {'multiples of 4' if s.dtypes.compute == 'fp32' else 'at most 256'}"),
+    Rule("attention", _unfit,
+         "takes no heads of width {m.head_width} in {s.dtypes.compute} with a mask or with values of another width, which {m.name} has",
+         lambda s, m: f"'eager', or widths that are multiples of {4 if s.dtypes.compute == 'fp32' else 8}"),
     when=lambda s, m: s.attention == "flash",
 )  # fmt: skip
 _EXPERTS = table(

@@ -4,12 +4,12 @@ from functools import partial
 
 from .autograd import record, save, wants_gradient
 from .letters import over, up
-from .operations import contiguous, cut, dropout, lowered, matmul, scale, softmax, transpose, whole
+from .operations import contiguous, cut, dropout, lowered, matmul, safe_softmax, scale, transpose, whole
 from .tape import BITS16, BOOL, COMPLEX, FP32, INT64
 from .tensors import Tensor, is_contiguous, laid_out, new, reshaped, several, strides_like, transposed
 
-#: The memory-efficient kernel takes masks whose rows are multiples of so many numbers.
-MASK_MULTIPLE = 16
+#: The memory-efficient kernel takes masks whose rows begin at multiples of so many numbers.
+MASK_MULTIPLE = 8
 
 
 def pad(x, multiple, title):
@@ -99,13 +99,13 @@ def scaled_dot_product_attention(q, k, v, probability=0.0, mask=None, copies=Fal
 
 
 def _bias(q, mask):
-    """A boolean mask as numbers to add, its rows padded as the kernel needs them. Source: `pad_bias`."""
+    """A boolean mask as numbers to add, its rows padded as the kernel needs them, before heads share it. Source: `pad_bias`."""
     tape, rows = q.tape, mask.shape[-1]
     infinity, zero = new(tape, "minus infinity", (), q.type), new(tape, "zero", (), q.type)
     bias = new(tape, "mask as numbers", mask.shape, q.type)
     del infinity, zero
     if rows % MASK_MULTIPLE:
-        bias = new(tape, "mask padded", (*q.shape[:3], MASK_MULTIPLE * up(rows, MASK_MULTIPLE)), q.type)
+        bias = new(tape, "mask padded", (*mask.shape[:-1], MASK_MULTIPLE * up(rows, MASK_MULTIPLE)), q.type)
     return bias
 
 
@@ -195,11 +195,12 @@ def _math(tape, q, k, v, probability):
     infinity = new(tape, "minus infinity", (), q.type)
     zero = new(tape, "zero", (), q.type)
     mask = new(tape, "mask", (sequence, sequence), q.type)
-    del infinity, zero
+    del infinity, zero, past
     if groups > 1:
         k, v = repeat_heads(k, groups, "k"), repeat_heads(v, groups, "v")
-    scores = matmul(q, transpose(scale(k, "k scaled"), 2, 3), "scores", ("q", "k"))
-    weights = dropout(softmax(scores, "softmax"), probability, "weights")
+    weights = matmul(q, transpose(scale(k, "k scaled"), 2, 3), "scores", ("q", "k"))
+    weights = safe_softmax(weights, "softmax")
+    weights = dropout(weights, probability, "weights")
     out = matmul(weights, v, "heads", ("weights", "v"))
-    del past, mask
+    del mask
     return out

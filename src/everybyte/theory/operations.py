@@ -435,16 +435,17 @@ def gather(x, index, title):
     return out
 
 
-def _over_scores(x, title, cast_title, spare, dtype=None):
+def _over_scores(x, title, cast_title, spare, dtype=None, beside=()):
     """A softmax of the last dimension, or its logarithm. Saves its result.
 
     Under autocast, and where `dtype` says so, that is fp32; bf16 is cast first, and fp16 is not. spare: further tensors that its
-    backward makes.
+    backward makes. beside: what its forward makes for itself, (shape, type) each.
     """
     direct = x.type.name == "fp16" and (dtype.name == "fp32" if dtype else x.tape.autocast)
     before = x.type
     wide = x if direct else cast(x, dtype, cast_title) if dtype else raised(x, cast_title)
-    out = like(title, wide, FP32 if direct else None)
+    (out, *_) = several(x.tape, title, (x.shape, FP32 if direct else wide.type, strides_like(wide)), *beside)
+    del _
 
     def run(node, grads, *_):
         grad = grads[0]
@@ -459,6 +460,12 @@ def _over_scores(x, title, cast_title, spare, dtype=None):
 def softmax(x, title, scores="scores", dtype=None):
     """Its backward on CUDA makes one more tensor, the product of gradient and result. Source: `native/cuda/SoftMax.cu`."""
     return _over_scores(x, title, f"{scores} in fp32", 1, dtype)
+
+
+def safe_softmax(x, title):
+    """Attention's, which looks where scores are minus infinity, and in which rows all are. Source: `_safe_softmax`."""
+    seen = (x.shape, BOOL), ((*x.shape[:-1], 1), BOOL), ((), x.type)
+    return _over_scores(x, title, "scores in fp32", 1, beside=seen)
 
 
 def log_softmax(x, title):
