@@ -66,6 +66,8 @@ def drawn(kind, chance):
     said = {"model_type": kind} | ({} if kind == "gpt2" else USUAL) | OWN[kind]
     sizes = {name: chance.randrange(least, most + 1, step) for name, (least, most, step) in SIZES.items()}
     sizes["heads"] = sizes["hidden"] // 64
+    if any("experts" in field for field in said):  # whose rows have multiples of 16 bytes
+        sizes["inner"] -= sizes["inner"] % 8
     return {
         field: sizes.get(value, value) if isinstance(value, str) else value
         for field, value in said.items()
@@ -75,7 +77,7 @@ def drawn(kind, chance):
 
 def setup_of(chance):
     return {
-        "batch": chance.choice((1, 2, 7)), "sequence": chance.choice((16, 512, 1000, 2048, 4096)), "precision": chance.choice(configs.PRECISIONS),
+        "batch": chance.choice((1, 2, 7)), "sequence": chance.choice((16, 512, 1001, 2048, 4096)), "precision": chance.choice(configs.PRECISIONS),
         "optimizer": chance.choice(configs.OPTIMIZERS), "checkpointing": chance.choice(configs.CHECKPOINTINGS),
     }  # fmt: skip
 
@@ -90,6 +92,21 @@ def test_a_page_of_other_courses_is_not_made(monkeypatch):
     monkeypatch.setattr(configs, "signature", lambda: "another")
     with pytest.raises(ValueError, match=r"tools/configs\.py"):
         configs.page()
+
+
+@pytest.mark.parametrize(
+    ("kind", "sizes", "precision"),
+    [("qwen3_moe", {"moe_intermediate_size": 1004}, "bf16"), ("qwen3_moe", {"moe_intermediate_size": 1002}, "bf16-mixed"),
+     ("llama", {"head_dim": 97}, "bf16"), ("deepseek_v3", {"qk_rope_head_dim": 63}, "fp32")],
+)  # fmt: skip
+def test_what_no_code_runs_is_refused_in_the_page_as_in_python(kind, sizes, precision, asked):
+    config = drawn(kind, random.Random(kind)) | sizes
+    said = {"batch": 1, "sequence": 512, "precision": precision, "optimizer": "adamw", "checkpointing": "none"}
+    (answer,) = asked(steps=[(config, said)])["steps"]
+    with pytest.raises(ValueError) as refused:
+        eb.budget(eb.from_config(config), Setup(**said))
+    words = str(refused.value).partition(":")[0]
+    assert answer["refused"].startswith(words) and words in ("Setup.precision", "Model.head_width")
 
 
 @pytest.mark.sampled(4)
@@ -108,7 +125,7 @@ def test_the_page_says_the_budget_to_the_byte(kind, asked):
     for (config, setup), exact, rounded in zip(asks, answers[:3], answers[3:], strict=True):
         model = eb.from_config(config)
         if "refused" in exact:
-            assert setup["sequence"] % 16 and model.window and "multiple of 16" in exact["refused"], exact
+            assert setup["sequence"] % 8 and model.window and "multiple of 8" in exact["refused"], exact
             continue
         said = eb.budget(model, Setup(**setup))
         assert (exact["peak"], exact["where"]) == (said.peak, said.peak_at), (config, setup)

@@ -197,6 +197,12 @@ const lettered = (model) => Object.fromEntries(Object.entries(GIVEN.letters).map
 function valuesFor(model, setup) {
   wholeNumber("Setup", "batch", setup.batch, GIVEN.limits.batch);
   wholeNumber("Setup", "sequence", setup.sequence, [1, Math.min(model.positions || Infinity, GIVEN.limits.sequence[1])]);
+  const step = setup.precision === "bf16" ? 8 : 4; // numbers in 16 bytes of an expert's row
+  const ragged = model.experts ? ["width", "expert_width"].find((name) => model[name] % step) : undefined;
+  if (ragged) throw new Refused(`Setup.precision: ${shown(setup.precision)} multiplies experts' matrices in rows of 16 bytes, and ${ragged} is ${grouped(model[ragged])}; allowed: multiples of ${step}`);
+  if (!model.learned_positions && (model.rope_width || Math.floor((model.head_width * model.rotary_percent) / 100)) % 2) {
+    throw new Refused(`Model.head_width: ${grouped(model.head_width)}, of which rotary positions turn pairs of numbers; allowed: those of which an even number turns`);
+  }
   const letters = lettered(model);
   const v = { ...model, ...GIVEN.constants[setup.precision], ...letters, B: setup.batch, S: setup.sequence, k: setup.rounding ?? 1, batch: setup.batch, sequence: setup.sequence };
   [v.mixed, v.full] = [Number(setup.precision === "bf16-mixed"), Number(setup.checkpointing === "full")];
