@@ -455,7 +455,8 @@ class _Process:
 def _resident():
     """Bytes of this process that are in memory; where the system does not say, the most that ever were."""
     try:
-        return files.kilobytes("/proc/self/status")["VmRSS"]
+        with open("/proc/self/statm", encoding="ascii") as file:
+            return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     except OSError:
         try:
             import resource

@@ -201,15 +201,18 @@ def _size(text, field):
 
 def _attention(text, name, layers):
     """A `Model` of the layers with attention, of which only what they cache is meant: keys and values, or a latent."""
-    names = {"heads": "num_attention_heads", "width": "hidden_size", "vocabulary": "vocab_size"}
-    latent = getattr(text, "kv_lora_rank", None)
-    if latent:
-        names |= {"latent_rank": "kv_lora_rank", "rope_width": "qk_rope_head_dim", "value_width": "v_head_dim"}
-    else:
-        names |= {"kv_heads": "num_key_value_heads"}
-    sizes = {field: _size(text, theirs) for field, theirs in names.items()}
-    if latent:
-        sizes |= {"query_rank": sizes["width"], "head_width": text.qk_nope_head_dim + text.qk_rope_head_dim}
-    else:
-        sizes |= {"head_width": getattr(text, "head_dim", None) or sizes["width"] // sizes["heads"]}
-    return Model(name=name, layers=layers, gated=True, **sizes)
+    heads, width = _size(text, "num_attention_heads"), _size(text, "hidden_size")
+    fields = {
+        "name": name,
+        "layers": layers,
+        "width": width,
+        "heads": heads,
+        "vocabulary": _size(text, "vocab_size"),
+        "gated": True,
+    }
+    if getattr(text, "kv_lora_rank", None):
+        latent = {"latent_rank": "kv_lora_rank", "rope_width": "qk_rope_head_dim", "value_width": "v_head_dim"}
+        fields |= {field: _size(text, theirs) for field, theirs in latent.items()} | {"query_rank": width}
+        return Model(**fields, head_width=text.qk_nope_head_dim + text.qk_rope_head_dim)
+    own = getattr(text, "head_dim", None) or width // heads
+    return Model(**fields, kv_heads=_size(text, "num_key_value_heads"), head_width=own)

@@ -18,9 +18,8 @@ LINES, REST = 400, "everything else"
 #: The folder, in a rehearsal's temporary one, of the code that Inductor writes.
 INDUCTOR = "inductor-of-rehearsal"
 #: Files of no package and no script: Python's own, code without a file, what Inductor wrote, ours.
-_PLUMBING = re.compile(
-    rf"/lib(64)?/python3[.\d]*/(?!(?:site|dist)-packages/)|^<|/everybyte/(?:rehearsal|answers)/|/{INDUCTOR}/"
-)
+_OURS = "/everybyte/(?:rehearsal|answers)/"
+_PLUMBING = re.compile(rf"/lib(64)?/python3[.\d]*/(?!(?:site|dist)-packages/)|^<|{_OURS}|/{INDUCTOR}/")
 #: Files of PyTorch. Of their functions only the innermost one's name is reported.
 _TORCH = re.compile(r"/site-packages/torch/|/dist-packages/torch/")
 
@@ -109,9 +108,7 @@ def inner(frames: list[dict] | None) -> str | None:
 
 def call(frames: list[dict] | None) -> str | None:
     """The innermost function of PyTorch, by name; None where the innermost frame is neither PyTorch's nor Inductor's code."""
-    first = next(
-        (f for f in frames or () if not re.search("^<|/everybyte/(?:rehearsal|answers)/", f["filename"])), None
-    )
+    first = next((f for f in frames or () if not re.search(f"^<|{_OURS}", f["filename"])), None)
     if first and f"/{INDUCTOR}/" in first["filename"]:
         return "compiled code"
     return first["name"] if first and _TORCH.search(first["filename"]) else None

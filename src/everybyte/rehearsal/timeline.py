@@ -74,10 +74,7 @@ def of_peak(memory: Owned, at: str, lost: int, marks: list[tuple[str, int]]) -> 
     Args:
         at: the phase of the peak, in words. lost: as of `owned`. marks: (moment, number of allocations by then), in order.
     """
-    until = [
-        *numbers(memory, lost),
-        len(memory.events),
-    ]  # of each allocation the event, as far as what was before it reaches
+    until = [*numbers(memory, lost), len(memory.events)]  # up to which event so many allocations reach
     ends = [(moment, until[min(count - lost, len(until) - 1)]) for moment, count in marks if lost <= count]
     steps = [place for moment, place in ends if moment == "after_step"]
     first = max((place for place in steps if place < memory.peak_event), default=0)

@@ -1,7 +1,8 @@
 """A decoder of Hugging Face's in the plainest loop: `python decoder.py MODEL_TYPE BATCH SEQUENCE WORDS NAME=VALUE ...`.
 
-WORDS, joined by commas: bf16 (weights too) or mixed (autocast) or fp32; eager or sdpa; full for checkpointing; compile, the model or its blocks; fused; steady, to count the last step's peak alone; times
-to print; left, to print after FOUND each step's requested bytes over its start, after forward and at most, and reserved ones.
+WORDS, joined by commas: bf16 (weights too) or mixed (autocast) or fp32; eager or sdpa; full for checkpointing; compile, for the whole
+model, or blocks, for each of its blocks; fused; steady, to count the last step's peak alone; times, to print them; left, to print after
+FOUND each step's requested bytes over its start, after forward and at most, and its reserved ones.
 It knows nothing of rehearsals.
 """
 

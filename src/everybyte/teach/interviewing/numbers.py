@@ -51,8 +51,9 @@ def _float(name, item):
 
 SMALLEST = _float("fp16", "smallest")
 #: Bytes that one GPU sends in a step of one long sequence, with divided matrices.
-_TOKENS = {"batch": 1, "sequence": LONG, "width": LARGE.width, "weight_bytes": 2}
-SENT = LARGE.layers * int(formula("tensor.sent")(**_TOKENS, tensor=GPUS))
+SENT = LARGE.layers * int(
+    formula("tensor.sent")(batch=1, sequence=LONG, width=LARGE.width, weight_bytes=2, tensor=GPUS)
+)
 #: A layer of Qwen3-Next over 4,096 tokens.
 STATE = {
     "state_key_heads": 16, "state_heads": 32, "state_rows": 128, "state_columns": 128, "chunk": 64, "compute_bytes": 2, "batch": 1,
