@@ -254,11 +254,11 @@ def test_it_rounds_up(capsys, command):
         ("budget gpt2 --sequence 1025", "Setup.sequence: 1025 is more than the 1024 positions of gpt2; "),
         (
             "budget bert-large --sequence 512",
-            "Model.causal: False of bert-large is not a GPT's; allowed: True; eb.dry_run and eb.derive take it",
+            "Model.causal: False of bert-large is not a GPT's; allowed: True; eb.dry_run and eb.derive take what transformers builds",
         ),
         (
             "compare bert-large --sequence 512",
-            "Model.causal: False of bert-large is not a GPT's; allowed: True; eb.dry_run and eb.derive take it",
+            "Model.causal: False of bert-large is not a GPT's; allowed: True; eb.dry_run and eb.derive take what transformers builds",
         ),
         ("budget gpt2 --master-gradients fp32", "Setup.master_gradients: 'fp32' needs precision 'bf16-master'"),
     ],

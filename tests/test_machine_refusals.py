@@ -18,7 +18,7 @@ REFUSED = {
     "fit gpt2 --memory 24": ("--memory", "24", "a number followed by a unit, such as", None),
     "fit gpt2": ("fit", None, "one of them, a name from `everybyte gpus` or a size as 24GiB", None),
     "bugdet gpt2": ("command.name", "bugdet", "models, gpus", None),
-    "budget bert-large --sequence 512": ("Model.causal", False, "True", "eb.dry_run and eb.derive take it"),
+    "budget bert-large --sequence 512": ("Model.causal", False, "True", "eb.dry_run and eb.derive take what transformers builds"),
     "rehearse": ("rehearse", None, "everybyte rehearse -- python train.py", None),
 }  # fmt: skip
 

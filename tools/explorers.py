@@ -3,6 +3,9 @@
 That is the courses of steps that they open with, which are read only while the theory that they were traced with is the
 present one: a stale file makes an explorer slow, not wrong. And what the allocator makes of steps, or needs of them at most, the segments of one
 step moment by moment, and priced layouts.
+
+    tools/explorers.py            # everything, in minutes
+    tools/explorers.py courses    # the courses alone, after an edit of what they are traced with: under a minute
 """
 
 import json
@@ -145,11 +148,18 @@ def store(name, rows):
     Path(courses.__file__).with_name(name).write_text(f"{{\n{lines}\n}}\n", encoding="utf-8")
 
 
-def main():
-    """Write the files."""
+def traced():
+    """Write the file of courses."""
     courses._stored = dict
     tables = {name: getattr(explore, name)().kind.courses.tables for name in NAMES}
     store(courses.FILE, {name: json.dumps(table, separators=(",", ":")) for name, table in tables.items()})
+
+
+def main(only: list[str]) -> None:
+    """Write the files, or that of courses."""
+    traced()
+    if only == ["courses"]:
+        return
     store(_BARS.FILE, {label: json.dumps(simulate(run, _BARS.SETTINGS)) for label, run in _BARS.RUNS.items()})
     store(_LAYOUTS.FILE, {key: json.dumps(priced(*run)) for key, run in every().items()})
     store(PIECES, {name: json.dumps(margins(name)) for name in EXPLORERS})
@@ -158,4 +168,4 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])

@@ -112,6 +112,24 @@ def test_attention_that_transformers_has_not_is_refused():
         eb.budget(eb.model("gemma-2-2b"), eb.Setup(sequence=64, attention="flash"))
 
 
+@pytest.mark.parametrize("changes", [{"kv_heads": 2}, {"head_width": 8}], ids=str)
+@pytest.mark.parametrize("kind", ["gpt2", "opt", "gpt_neox"])
+def test_heads_that_transformers_code_has_not_are_refused(kind, changes):
+    """GPT-2's kin has no grouped heads, and heads that divide the width."""
+    whole = (
+        eb.model("pythia-14m")
+        if kind == "gpt_neox"
+        else small(kind, 1).replace(width=64, heads=4, kv_heads=4, head_width=16)
+    )
+    for answer in (
+        lambda model: eb.budget(model, eb.Setup(batch=1, sequence=8)),
+        lambda model: eb.serve(model, "80 GiB", 8),
+    ):
+        answer(whole)
+        with pytest.raises(ValueError, match=f"^Model.{next(iter(changes))}: .* of no decoder .* as in {kind}: "):
+            answer(whole.replace(code="transformers", **changes))
+
+
 def test_kinds_of_blocks_that_are_too_many_are_refused():
     model = eb.model("qwen3-8b").replace(layers=200, window=16, full_every=100)
     with pytest.raises(

@@ -44,9 +44,18 @@ def optimized(model: Model, weights: list) -> list:
     return sorted(weights, key=place)
 
 
-def _within(value, allowed):
-    """Whether a value is allowed. A range looks at all of its numbers for one that is no plain int, as a tape's sizes are."""
+def _allows(model, field, allowed):
+    """Whether a field's value is allowed. A range looks at all of its numbers for one that is no plain int, as a tape's sizes are."""
+    value = getattr(model, field)
+    if isinstance(allowed, str):
+        return value == getattr(model, allowed)
     return allowed.start <= value < allowed.stop if isinstance(allowed, range) else value in allowed
+
+
+def _in_words(model, allowed):
+    if isinstance(allowed, str):
+        return f"{getattr(model, allowed):g}, as {allowed}"
+    return f"{allowed[0]} to {allowed[-1]:,}" if isinstance(allowed, range) else " or ".join(map(repr, allowed))
 
 
 def decoder(model: Model) -> str:
@@ -56,15 +65,14 @@ def decoder(model: Model) -> str:
         ValueError: where it is none of the derived decoders; the message names the field that differs from the nearest one.
     """
     apart = {
-        name: [field for field, allowed in wanted.items() if not _within(getattr(model, field), allowed)]
+        name: [field for field, allowed in wanted.items() if not _allows(model, field, allowed)]
         for name, wanted in DECODERS.items()
     }
     nearest = min(apart, key=lambda name: len(apart[name]))
     if not apart[nearest]:
         return nearest
     field = apart[nearest][0]
-    allowed = DECODERS[nearest][field]
-    said = f"{allowed[0]} to {allowed[-1]:,}" if isinstance(allowed, range) else " or ".join(map(repr, allowed))
+    said = _in_words(model, DECODERS[nearest][field])
     raise ValueError(
         f"Model.{field}: {getattr(model, field)!r} of {model.name} is of no decoder whose passes are derived; allowed, as in "
         f"{nearest}: {said}"

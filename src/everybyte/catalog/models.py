@@ -317,6 +317,11 @@ class Model:
         return self.embedding_width != self.width
 
     @property
+    def divided_width(self) -> float:
+        """Numbers of the width for each head: of GPT-2's kin, whose heads divide it, the width of a head."""
+        return self.width / self.heads
+
+    @property
     def latent(self) -> bool:
         """Whether it has multi-head latent attention."""
         return self.latent_rank > 0
@@ -353,7 +358,7 @@ class Model:
             own["rotary_percent"] = (self.rotary_percent if turns else 100,)
             return own | {"fused": (False,) if self.experts else (False, True)}
         own["learned_positions"] = range(max(self.positions, 1), _MORE["learned_positions"] + 1)
-        return own | {"kv_heads": (self.heads,), "head_width": (self.width / self.heads,)}
+        return own | {"kv_heads": (self.heads,), "head_width": (self.divided_width,)}
 
     @property
     def own(self) -> dict[str, Any]:
