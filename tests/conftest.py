@@ -6,6 +6,7 @@ marked `thorough`.
 """
 
 import os
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,8 @@ from sampling import changed, costs, drawn, git, representative, some
 
 EVERYTHING = os.environ.get("EVERYBYTE_TESTS") == "all"
 HERE = Path(__file__).resolve().parent
+#: Seconds by the clock from which on a test that no one has measured is named.
+LONG_AGAIN = 5
 
 settings.register_profile(
     "everybyte", deadline=None, derandomize=bool(os.environ.get("CI")), max_examples=100 if EVERYTHING else 25
@@ -56,6 +59,22 @@ def pytest_report_header(config):
     if out := _left_out(config):
         known = costs(HERE / "costs.txt")
         return f"long tests of this commit (make test-all: every one): {len(known) - len(out)} of {len(known)}"
+
+
+_took: Counter = Counter()
+
+
+def pytest_runtest_logreport(report):
+    """Every phase of a test, whichever worker ran it: what stands outside the draw is named at the end."""
+    _took[report.nodeid.partition("[")[0]] += report.duration
+
+
+def pytest_terminal_summary(terminalreporter):
+    known = costs(HERE / "costs.txt")
+    if new := [
+        test for test, seconds in _took.items() if seconds > LONG_AGAIN and ".py::" in test and test not in known
+    ]:
+        terminalreporter.line(f"long, and not in tests/costs.txt (python tools/costs.py FILE): {' '.join(sorted(new))}")
 
 
 def pytest_collection_modifyitems(config, items):

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 import everybyte as eb
+from everybyte.answers.leaking import _ASKED, _LOOKED
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -113,6 +114,17 @@ def test_a_closure_that_grows(parts):
 
     found = eb.leaks(step)
     assert found.bytes == 4 * 16 * 16 and found.rows[0].holders
+
+
+def test_a_crowd_of_holders_without_names_is_not_asked_one_by_one(parts, monkeypatch):
+    """Each question goes through all that Python knows: thousands of them took minutes in a large process."""
+    kept, asked, referrers = [], [], gc.get_referrers
+    far = [[kept] for _ in range(3000)]
+    monkeypatch.setattr(gc, "get_referrers", lambda *things: asked.append(things) or referrers(*things))
+    found = eb.leaks(lambda: kept.append(torch.ones(64, 64)), steps=3)
+    assert found.leaking and len(far) == 3000
+    assert found.rows[0].holders == ("a list without a name",) and not found.rows[0].graph
+    assert 0 < len(asked) <= _LOOKED * _ASKED * len(found.rows)
 
 
 def test_too_few_steps_are_refused():

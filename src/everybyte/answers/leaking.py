@@ -19,8 +19,9 @@ from ..common.tables import Shown, Table
 _LIBRARIES = ("/site-packages/", "/dist-packages/", "/everybyte/answers/leaking.py", "/lib/python3", "<frozen")
 #: How many tensors of a line are looked at, the last first, until one is held by somebody.
 _LOOKED = 8
-#: How far from a tensor a name is looked for.
-_FAR = 4
+#: How far from a tensor a name is looked for; how many names are shown; how often all that Python knows is gone through for them, which
+#: in a large process takes a tenth of a second each time.
+_FAR, _SHOWN, _ASKED = 4, 3, 40
 #: What may hold a tensor for somebody else.
 _HOLDING = list | tuple | dict | set | BaseException | types.TracebackType
 _HOLDING |= types.CellType | types.FunctionType | types.MethodType
@@ -124,9 +125,8 @@ def crowds(least: int, device: torch.device | str) -> list[Crowd]:
     large = {key: list(things.values()) for key, things in found.items() if len(things) >= max(2, least)}
     rows, ours = [], [found, large, *found.values(), *large.values()]
     for (shape, dtype), things in large.items():
-        holders = tuple(dict.fromkeys(_holders(things[-1], ours)))
         size = sum(_storage(thing).nbytes() for thing in things)
-        rows.append(Crowd(shape, dtype.removeprefix("torch."), len(things), size, holders[:3]))
+        rows.append(Crowd(shape, dtype.removeprefix("torch."), len(things), size, _holders(things[-1], ours)))
     return sorted(rows, key=lambda row: -row.bytes)
 
 
@@ -141,12 +141,11 @@ def _rows(old, count):
         if len({number for *_, number in found}) < min(2, count):
             continue
         seen = [tensor for storage, *_ in found for tensor in tensors.get(storage._cdata, ())]
-        ours = [old, found, seen, tensors]  # some of a graph's tensors Python knows, and nobody of theirs
-        held = (names for tensor in seen[: -_LOOKED - 1 : -1] if (names := list(_holders(tensor, ours))))
-        holders = tuple(dict.fromkeys(next(held, ())))
-        rows.append(
-            Grown(where, len(found) / count, sum(size for _, size, _ in found) / count, holders[:3], not holders)
-        )
+        last = seen[: -_LOOKED - 1 : -1]
+        ours = [old, found, seen, last, tensors]  # some of a graph's tensors Python knows, and nobody of theirs
+        held = (names for tensor in last if (names := _holders(tensor, ours)))
+        holders = next(held, ())
+        rows.append(Grown(where, len(found) / count, sum(size for _, size, _ in found) / count, holders, not holders))
     return sorted(rows, key=lambda row: -row.bytes)
 
 
@@ -206,26 +205,41 @@ def _tensors(wanted):
     return found
 
 
-def _holders(tensor, ours) -> Iterator[str]:
-    """Who refers to a tensor, in words: up to a name that somebody gave."""
+def _holders(tensor, ours) -> tuple[str, ...]:
+    """Who refers to a tensor, in words, the nearest first: so many as are shown."""
+    found: dict[str, None] = {}
+    for name in _names(tensor, ours):
+        found[name] = None
+        if len(found) == _SHOWN:
+            break
+    return tuple(found)
+
+
+def _names(tensor, ours) -> Iterator[str]:
+    """Up to names that somebody gave; where nobody did, what holds it."""
     passed = {id(tensor), *map(id, ours), *(id(v) for known in ours if isinstance(known, dict) for v in known.values())}
     passed |= {id(one) for known in ours if isinstance(known, list) for one in known}
     near: list[tuple[object, str]] = [(tensor, "")]
+    left, first, named = _ASKED, "", False
     for _ in range(_FAR):
         following = []
-        for thing, path in near:
+        passed |= set(map(id, near))
+        for thing, path in near[:left]:
+            left -= 1
             for holder in gc.get_referrers(thing):
                 own = isinstance(holder, types.FrameType) and holder.f_code.co_filename == __file__
                 if own or id(holder) in passed or holder is near:
                     continue
                 passed.add(id(holder))
                 if name := _name(holder, thing):
+                    named = True
                     yield f"{name}{path}"
                 elif isinstance(holder, _HOLDING) or hasattr(holder, "__dict__"):
                     following.append((holder, f", in a {type(holder).__name__}{path}"))
+                    first = first or f"a {type(holder).__name__} without a name"
         near = following
-        if not near:
-            return
+    if first and not named:
+        yield first
 
 
 def _name(holder, thing):
