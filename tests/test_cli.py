@@ -112,8 +112,9 @@ def test_a_batch_that_is_written_is_answered(capsys, written, value, fits):
 @pytest.mark.parametrize("command", ["budget", "dry-run"])
 def test_a_witness_as_a_table(capsys, command):
     found = json.loads(said(capsys, command, *SMALL, "--json"))
-    lines = said(capsys, command, *SMALL).splitlines()
+    *lines, ran = said(capsys, command, *SMALL).splitlines()
     rows = {line.split("  ")[0]: line for line in lines[2:]}
+    assert ran.startswith(f"for batch {found['setup']['batch']}, sequence {found['setup']['sequence']}, ")
     assert lines[0].split() == [*found["witness"].split(), "bytes"]
     peak = f"peak, at {found['peak_at']}"
     assert list(rows) == [*found["parts"], *found["phases"], peak]

@@ -151,6 +151,21 @@ def test_gradient_buffers_belong_to_bf16_master(where):
             eb.Setup(precision=precision, master_gradients=where)
 
 
+@pytest.mark.parametrize(
+    ("field", "value", "said"),
+    [
+        ("optimizer", "adamw_torch_fused", "is optimizer 'adamw' with optimizer_impl 'fused'; allowed: sgd, "),
+        ("attention", "sdpa", "is attention 'flash', .*; allowed: eager, flash"),
+        ("precision", "bfloat16", "is precision 'bf16', .* 'bf16-mixed'; allowed: fp32, "),
+        ("loss", "liger", "is another package's, .*; allowed: plain, .*; everybyte rehearse runs a script with it"),
+    ],
+)
+def test_a_name_that_trainers_use_says_what_it_is_here(field, value, said):
+    with pytest.raises(ValueError, match=rf"^Setup\.{field}: '{value}' {said}"):
+        eb.Setup(**{field: value})
+    assert eb.Setup(optimizer="adamw", optimizer_impl="fused", attention="flash", precision="bf16-mixed")
+
+
 def test_a_name_of_fsdp_says_how_it_is_asked_for():
     with pytest.raises(
         ValueError, match=r"^Setup\.sharding: 'fsdp1' is sharding 'zero3' .* with fsdp_version 1; allowed: none,"

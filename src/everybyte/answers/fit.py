@@ -250,8 +250,9 @@ class Fit(Shown):
             again = {"": self.reserved.allocator.retries}
             if (more := self.expandable) and more.fits and more.reserved:
                 again[", with expandable segments"] = more.reserved.allocator.retries
-            each = "times in the steps simulated the allocator gives back what it keeps to go on, and waits for the GPU"
-            return said + [f"{times} {each}{named}" for named, times in again.items() if times and self.fits]
+            each = "in the steps simulated the allocator gives back what it keeps to go on, and waits for the GPU"
+            many = {named: "once" if times == 1 else f"{times} times" for named, times in again.items() if times}
+            return said + [f"{times} {each}{named}" for named, times in many.items() if self.fits]
         why = "the witness has no requests"
         if self.headroom.fragmentation is not None:
             why = "Headroom.fragmentation says what it keeps"

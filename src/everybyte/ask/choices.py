@@ -204,8 +204,20 @@ _LOW = "is not derived: chapter 27 sums what a linear layer saves, and `everybyt
 #: Field -> what a chapter adds up and no step here has, or what is another name for a value -> what is said of it, before those allowed.
 APART: Mapping[str, Mapping[str, str]] = MappingProxyType(
     {
-        "precision": dict.fromkeys(("fp8", "float8", "mxfp8", "mxfp4", "nvfp4"), _LOW),
-        "optimizer": {"galore": "is not derived: chapter 24 sums its states; allowed: {}; everybyte rehearse runs a script with it"},
+        "precision": dict.fromkeys(("fp8", "float8", "mxfp8", "mxfp4", "nvfp4"), _LOW)
+        | dict.fromkeys(("bfloat16", "pure-bf16"), "is precision 'bf16', weights and states too, or autocast's 'bf16-mixed'; allowed: {}"),
+        "optimizer": {
+            "galore": "is not derived: chapter 24 sums its states; allowed: {}; everybyte rehearse runs a script with it",
+            "adamw_torch": "is optimizer 'adamw'; allowed: {}",
+            "adamw_torch_fused": "is optimizer 'adamw' with optimizer_impl 'fused'; allowed: {}",
+            "adamw_bnb_8bit": "is optimizer 'adamw8bit'; allowed: {}",
+            "paged_adamw_8bit": "is optimizer 'paged-adamw8bit'; allowed: {}",
+        },
+        "attention": {
+            "sdpa": "is attention 'flash', PyTorch's scaled_dot_product_attention; allowed: {}",
+            "flash_attention_2": "is the flash-attn package's, which is not derived; allowed: {}, which are PyTorch's",
+        },
+        "loss": {"liger": "is another package's, which is not derived; allowed: {}; everybyte rehearse runs a script with it"},
         "sharding": {
             "fsdp1": "is sharding 'zero3' (FULL_SHARD) or 'zero2' (SHARD_GRAD_OP) with fsdp_version 1; allowed: {}",
             "fsdp2": "is sharding 'zero3' or 'zero2' (reshard_after_forward=False); allowed: {}",

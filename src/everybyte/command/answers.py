@@ -22,6 +22,13 @@ def _said(found, shown=None, yes=True):
     return found.as_dict(), found if shown is None else shown, 0 if yes else 1
 
 
+def _of(setup):
+    """A line: what of a setup sizes a step, and what is not as usual."""
+    said, usual = setup.as_dict(), Setup()
+    told = {"batch", "sequence", "precision", "optimizer"} | {n for n in said if getattr(setup, n) != getattr(usual, n)}
+    return "for " + ", ".join(f"{name} {getattr(setup, name)}" for name in said if name in told)
+
+
 def completion(options):
     checks.one_of("completion", "shell", options.shell, shells.SHELLS)
     taken = shells.words(
@@ -95,7 +102,7 @@ def _witness(witness):
     if "peak" in said:
         rows.append([f"peak, at {said['peak_at']}", said["peak"], units.text(said["peak"])])
     rows += [[f"{name}, in the CPU's memory", value, units.text(value)] for name, value in said.get("host", {}).items()]
-    return said, Table([said["witness"], "bytes", ""], rows), 0
+    return said, f"{Table([said['witness'], 'bytes', ''], rows)}\n{_of(witness.setup)}", 0
 
 
 def derive(options):
@@ -132,6 +139,7 @@ def fit(options):
     sizes = given.sizes(options)
     found = eb.fit(subject, setup, card, options.vary, headroom, batch=batch, configuration=options.conf, **sizes)
     asked, line, fits = _asked(found, setup) if options.vary in options.given else ({}, "", found.fits)
+    line = f"\n{_of(found.setup)}{line}"
     if not options.plan:
         return found.as_dict() | asked, f"{found}{line}", 0 if fits else 1
     switches = eb.plan(subject, setup, card, headroom, batch, options.conf or "")
