@@ -284,7 +284,8 @@ class TestCache:
         cache.write(kept, derived())
         whole = kept[0].read_text()
         assert cache.read(kept).as_dict() == derived().as_dict()
-        monkeypatch.setattr("everybyte.deriving.solve", lambda *_: derived())
+        found = derived()
+        monkeypatch.setattr("everybyte.deriving.solve", lambda *_: found)
         for text in [
             "",
             "{}",
@@ -300,7 +301,7 @@ class TestCache:
                 continue
             kept[0].write_bytes(text.encode(errors="surrogatepass"))
             with pytest.warns(UserWarning, match="damaged"):
-                assert eb.derive(GPT, eb.Setup()).as_dict() == derived().as_dict()
+                assert eb.derive(GPT, eb.Setup()).as_dict() == found.as_dict()
             assert kept[0].read_text() == whole
 
     @pytest.mark.skipif(sys.platform == "win32", reason="there a variable says where the cache is")
@@ -314,9 +315,10 @@ class TestCache:
         monkeypatch.setattr(pwd, "getpwuid", nobody)
         for name in (cache.VARIABLE, "XDG_CACHE_HOME", "HOME"):
             monkeypatch.delenv(name, raising=False)
-        monkeypatch.setattr("everybyte.deriving.solve", lambda *_: derived())
+        found = derived()
+        monkeypatch.setattr("everybyte.deriving.solve", lambda *_: found)
         assert cache.folder() is None and cache.place(GPT, eb.Setup(), None) is None
-        assert eb.derive(GPT, eb.Setup()).as_dict() == derived().as_dict()
+        assert eb.derive(GPT, eb.Setup()).as_dict() == found.as_dict()
 
     def test_another_setup_is_another_file(self):
         places = {cache.place(GPT, eb.Setup(precision=p), None)[0] for p in ("fp32", "bf16")}
