@@ -3,8 +3,8 @@
     tools/costs.py              # every folder of tests, each in a process of its own
     tools/costs.py tests/lab    # that one again; what the file says of others stays
 
-A test's seconds are its own and those of what it starts, of all its cases that `make test` samples, fixtures with whoever asks first.
-One that waits keeps its worker: it counts half of what it takes by the clock, where that is more.
+A test's seconds are its own and those of what it starts, of all its cases that `make test` samples, with each fixture that it asks for:
+where one is shared, whoever is drawn makes it. One that waits keeps its worker: it counts half of what it takes by the clock, where that is more.
 """
 
 import json
@@ -39,19 +39,42 @@ def spent() -> float:
     return total
 
 
+class _Busy:
+    """How long a worker is busy within it, in `seconds`."""
+
+    def __enter__(self):
+        self.before = spent(), time.monotonic()
+        return self
+
+    def __exit__(self, *_):
+        self.seconds = max(spent() - self.before[0], (time.monotonic() - self.before[1]) / 2)
+
+
 @pytest.hookimpl(hookwrapper=True, tryfirst=True)
 def pytest_runtest_protocol(item):
-    before, clock = spent(), time.monotonic()
-    yield
-    took = time.monotonic() - clock
-    _taken[item.nodeid.partition("[")[0]] += max(spent() - before, took / 2)
+    test = item.nodeid.partition("[")[0]
+    _asking[test] = set(item.fixturenames)
+    with _Busy() as busy:
+        yield
+    _taken[test] += busy.seconds - _shared.pop("", 0)
+
+
+@pytest.hookimpl(hookwrapper=True, tryfirst=True)
+def pytest_fixture_setup(fixturedef):
+    with _Busy() as busy:
+        yield
+    if fixturedef.scope != "function":
+        _shared[fixturedef.argname] += busy.seconds
+        _shared[""] += busy.seconds  # of the test that runs
 
 
 def pytest_sessionfinish():
+    for test, names in _asking.items():
+        _taken[test] += sum(_shared[name] for name in names)
     Path(os.environ[_SEEN]).write_text(json.dumps(_taken), encoding="utf-8")
 
 
-_taken: Counter = Counter()
+_taken, _shared, _asking = Counter(), Counter(), {}
 
 
 def measured(path: str) -> dict[str, float]:
