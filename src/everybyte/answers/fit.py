@@ -486,13 +486,24 @@ def _window(model):
 
 
 def _step(setup, vary):
-    """What the values of `vary` are multiples of: of GPUs those of a mesh and of replicas, of tokens what a mesh divides."""
-    mesh = setup.mesh
+    """What the values of `vary` are multiples of: of GPUs those of a mesh, its experts', and those of replicas and groups; of tokens what a
+    mesh divides."""
+    mesh, group = setup.mesh, setup.resharding_gpus if setup.resharding == "group" else 1
     if vary == "gpus":
-        return setup.replicas * mesh.size
+        return lcm(setup.replicas * mesh.size, setup.replicas * group, mesh.size // mesh.context * mesh.expert)
     if vary == "sequence":
-        return lcm(mesh.tensor if mesh.sequence_parallel else 1, 2 * mesh.context if mesh.context > 1 else 1)
+        halves = 1 if mesh.context == 1 or mesh.rotation == "ulysses" else 64 if setup.dtypes.compute == "fp32" else 2
+        return mesh.context * lcm(mesh.tensor if mesh.sequence_parallel else 1, halves)
     return 1
+
+
+def _fewest(setup, low):
+    """The fewest GPUs: `low` steps of them, or more where the setup takes no so few, as one that is divided."""
+    try:
+        setup.replace(gpus=low * _step(setup, "gpus"))
+    except ValueError:
+        return 2 * low * _step(setup, "gpus")
+    return low
 
 
 def _range(model, setup, vary):
@@ -506,6 +517,7 @@ def _range(model, setup, vary):
         return model.range(vary)
     model = _dimensions(model)
     low, high = LIMITS.get(vary, (1, _COUNTED))
+    low = _fewest(setup, low) if vary == "gpus" else low
     if vary == "gpus" and setup.sharding == "none":
         return low, low  # each of them would hold everything
     if vary == "sequence" and isinstance(model, Model):
