@@ -275,3 +275,37 @@ def test_what_an_epoch_decides_itself_is_refused():
         eb.epoch(SMALL, SETUP, [64] * 8, headroom=eb.Headroom(fragmentation=5))
     with pytest.raises(ValueError, match=r"Setup\.batch: 4 with collate='tokens', .*; allowed: 8, the default"):
         eb.epoch(SMALL, SETUP, [64] * 8, "tokens", tokens=256)
+
+
+@pytest.mark.parametrize(
+    "mesh", [eb.Mesh(pipeline=2), eb.Mesh(pipeline=2, schedule="gpipe"), eb.Mesh(context=2)], ids=str
+)
+def test_gpus_of_which_one_needs_more_are_refused(mesh):
+    setup = SETUP.replace(gpus=2, mesh=mesh, accumulation=2, sharding="zero2" if mesh.context > 1 else "none")
+    with pytest.raises(ValueError, match=r"Setup\.mesh: .* of an epoch, .*; allowed: neither; eb\.budget"):
+        eb.epoch(SMALL, setup, [64] * 16)
+
+
+@pytest.mark.parametrize(
+    ("said", "why"),
+    [
+        ({"batch": 3}, r"epoch\.batch: 3 with small; allowed: None"),
+        ({"whole": 1}, r"epoch\.whole: 1 is not True or False"),
+        ({"pad_to": None}, r"epoch\.pad_to: None is not a whole number"),
+        ({"pad_to": 1.5}, r"epoch\.pad_to: 1\.5 is not a whole number"),
+        ({"configuration": None}, r"PYTORCH_ALLOC_CONF: None; allowed: text"),
+        ({"clear": -1}, r"epoch\.clear: -1 is not a whole number"),
+    ],
+)
+def test_what_is_no_setting_is_refused(said, why):
+    with pytest.raises(ValueError, match=why):
+        eb.epoch(SMALL, SETUP, [64] * 8, **said)
+    if "batch" not in said and "whole" not in said:
+        with pytest.raises(ValueError, match=why):
+            eb.epoch(SMALL, SETUP, [64] * 8).with_(**said)
+
+
+def test_another_setting_of_an_epoch_is_as_if_asked_so():
+    found, chosen = eb.epoch(SMALL, SETUP, [64] * 8), eb.allocator.settings("expandable_segments:True")
+    again = found.with_(configuration=chosen, pad_to=[64, 128])
+    assert again.as_dict() == eb.epoch(SMALL, SETUP, [64] * 8, configuration=chosen, pad_to=[64, 128]).as_dict()

@@ -603,3 +603,11 @@ def test_only_what_the_setup_can_have_is_tried(vary, changed, wanted):
     room = 2**20 if vary == "gpus" else 0
     found = fit(small, setup, card(peak + room), vary, Headroom(**vars(NOTHING) | {"fragmentation": 0}))
     assert (found.value, found.next and getattr(found.next.setup, vary)) == wanted
+
+
+def test_an_objective_with_blocks_checkpointed_together_is_found():
+    small = eb.Objective(GPT2.replace(layers=4), "dpo")
+    setup = eb.Setup(batch=1, sequence=64, checkpointing="every-k", checkpoint_every=2)
+    found = fit(small, setup, "t4", "batch", Headroom(fragmentation=0))
+    assert found.peak == eb.budget(small, setup.replace(batch=found.value), ROUNDING).peak <= found.usable
+    assert found.next.peak > found.usable

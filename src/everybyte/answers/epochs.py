@@ -92,6 +92,10 @@ class Epoch(Shown):
     def with_(self, **changed) -> "Epoch":
         """The same with another `collate`, `order`, `tokens`, `pad_to`, `seed`, `configuration` or `clear`."""
         own = {name: changed.pop(name, getattr(self, name)) for name in ("configuration", "clear")}
+        own["configuration"] = _settings(own["configuration"]).text()
+        checks.whole("epoch", "clear", own["clear"], 0)
+        if "pad_to" in changed:
+            changed["pad_to"] = _paddings(changed["pad_to"])
         collator = self.collator._replace(**changed)
         steps = collator.steps(self.lengths) if changed else self.steps
         played = self.source.played(steps, self.gpu, self.memory, **own)
@@ -296,17 +300,17 @@ def epoch(
     """
     checks.kind("epoch", "setup", setup, Setup)
     headroom = kept_free("epoch", headroom)
-    _check_said(headroom, setup, collate)
+    _check_said(headroom, setup, collate, whole)
     checks.whole("epoch", "clear", clear, 0)
     if most is not None:
         checks.whole("epoch", "most", most, 1)
-    chosen = settings(configuration) if isinstance(configuration, str) else configuration
+    chosen = _settings(configuration)
     card = computes(setup, GPU if gpu is None else gpu)
     model = _spoken(model, setup, batch)
     setup = setup.of(model.own)
     measured = Lengths(lengths)
-    padded = pad_to if isinstance(pad_to, int) else tuple(pad_to)
-    collator = Collator(collate, order, setup.batch, setup.sequence, setup.accumulation, tokens, padded, seed)
+    said = setup.batch, setup.sequence, setup.accumulation, tokens, _paddings(pad_to)
+    collator = Collator(collate, order, *said, seed)
     steps = collator.steps(measured)[:most]
     source = _Source(model, setup, card.cublas_workspace, whole)
     memory, text = None if gpu is None else headroom.room(card, setup), chosen.text()
@@ -315,8 +319,24 @@ def epoch(
     return Epoch(described, setup, card, measured, collator, steps, text, clear, memory, played, source)
 
 
-def _check_said(headroom, setup, collate):
-    """Raise ValueError for what an epoch decides itself."""
+def _settings(configuration):
+    return configuration if isinstance(configuration, Settings) else settings(configuration)
+
+
+def _paddings(pad_to):
+    return tuple(pad_to) if isinstance(pad_to, Iterable) else pad_to
+
+
+def _check_said(headroom, setup, collate, whole):
+    """Raise ValueError for what an epoch decides itself, and for GPUs of which one would stand for others that need more."""
+    mesh = setup.mesh
+    if mesh.pipeline > 1 or mesh.context > 1 and mesh.rotation != "ulysses":
+        raise ValueError(
+            f"Setup.mesh: {mesh} of an epoch, which plays one GPU's requests, and the stages of a pipeline and the places of a ring need "
+            "different ones; allowed: neither; eb.budget(model, setup, rank=...).on(gpu) plays a step of each"
+        )
+    if whole is not None:
+        checks.flag("epoch", "whole", whole)
     if headroom.fragmentation:
         raise ValueError(
             f"Headroom.fragmentation: {headroom.fragmentation} of an epoch, which simulates it; allowed: None or 0; other=... keeps bytes free"
@@ -330,7 +350,12 @@ def _check_said(headroom, setup, collate):
 
 def _spoken(model, setup, batch):
     """A model whose steps are said: by formula, or derived."""
-    if not isinstance(model, Model | Objective | Derivation):
+    if isinstance(model, Model | Objective | Derivation):
+        if batch is not None:
+            raise ValueError(
+                f"epoch.batch: {checks.shown(batch)} with {model.name}; allowed: None; it is what the forward of a module of one's own is given"
+            )
+    else:
         from ..deriving import derive
 
         model = derive(model, setup, batch)

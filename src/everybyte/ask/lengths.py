@@ -160,7 +160,7 @@ class Collator(NamedTuple):
             raise ValueError(f"epoch.tokens: {self.tokens!r} with collate={self.collate!r}; allowed: {allowed}")
         if self.tokens is not None:
             checks.whole("epoch", "tokens", self.tokens, 1, 2**31)
-        if isinstance(self.pad_to, int):
+        if not isinstance(self.pad_to, tuple):
             checks.whole("epoch", "pad_to", self.pad_to, 1, 2**20)
         elif not self.pad_to or list(self.pad_to) != sorted({n for n in self.pad_to if type(n) is int and n > 0}):
             raise ValueError(

@@ -121,6 +121,11 @@ class Objective:
         return self.trained.parameters
 
     @property
+    def layers(self) -> int:
+        """Its blocks."""
+        return self.model.layers
+
+    @property
     def family(self) -> str | None:
         """The book's reference of the policy."""
         return self.model.family
