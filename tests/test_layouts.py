@@ -389,6 +389,32 @@ def test_configurations_of_others_say_the_same(found, piped):
     )
 
 
+def test_deepspeed_is_told_of_fp16():
+    small = eb.Model(name="small", layers=2, width=64, heads=4, vocabulary=128, positions=128)
+    config = eb.layouts(small, eb.Setup(batch=1, sequence=64, precision="fp16-mixed"), "h200", most=1).best.deepspeed()
+    assert config["fp16"]["enabled"] is True and config["bf16"]["enabled"] is False
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        {"loss": "linear-cross-entropy"},
+        {"loss": "chunked", "loss_chunks": 2000},
+        {"dropout": 0.1, "sequence": 8192},
+        {"attention": "eager", "sequence": 8192},
+        {"optimizer": "adamw8bit"},
+    ],
+    ids=str,
+)
+def test_what_some_layouts_do_not_go_with_leaves_the_others(said):
+    """Some are refused as they are made, without a model."""
+    small = eb.Model(name="small", layers=2, width=64, heads=4, vocabulary=128, positions=8192, tied=False)
+    setup = eb.Setup(**{"batch": 4, "sequence": 512, "precision": "bf16", "gpus": 2, **said})
+    found = eb.layouts(small, setup, "h200", most=2)
+    assert found.best and any(why.startswith("Setup.") for why in found.refused)
+    assert all(getattr(one.setup, name) == value for one in found.found for name, value in said.items())
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

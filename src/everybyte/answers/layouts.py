@@ -1,7 +1,7 @@
 """Which meshes of GPUs a model can train on: what each holds, what it sends, and what its step waits for."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from itertools import product
@@ -174,6 +174,7 @@ class Layout:
             "train_micro_batch_size_per_gpu": setup.batch, "gradient_accumulation_steps": setup.accumulation,
             "zero_optimization": {"stage": SHARDINGS.index(setup.sharding)}, "bf16": {"enabled": setup.dtypes.compute == "bf16"},
         }  # fmt: skip
+        said |= {"fp16": {"enabled": True}} if setup.dtypes.compute == "fp16" else {}
         return said | ({"tensor_parallel": {"autotp_size": mesh.tensor}} if mesh.tensor > 1 else {})
 
     def as_dict(self) -> dict:
@@ -325,9 +326,13 @@ def layouts(
     gpu = computes(setup, gpu, rates=True)
     alike, waiting = {}, []
     chosen = (configuration if isinstance(configuration, Settings) else settings(configuration)).text()
-    for changed in candidates(model, setup, gpu):
+
+    def left_out(why):
+        alike.setdefault(re.sub(r"\d+", "", why), []).append(why)
+
+    for changed in candidates(model, setup, gpu, left_out):
         if why := _refused(model, changed):
-            alike.setdefault(re.sub(r"\d+", "", why), []).append(why)
+            left_out(why)
         else:
             room = headroom.room(gpu, changed) if headroom.fragmentation is None else None
             usable = headroom.usable(gpu, changed)
@@ -355,8 +360,12 @@ def _refused(model, setup):
     return not_derived(model, setup)
 
 
-def candidates(model: Model, setup: Setup, gpu: Gpu) -> Iterator[Setup]:
-    """Every layout whose dimensions divide the model, the sequence, the GPUs and the tokens of a step."""
+def candidates(model: Model, setup: Setup, gpu: Gpu, left_out: Callable = lambda why: None) -> Iterator[Setup]:
+    """Every layout whose dimensions divide the model, the sequence, the GPUs and the tokens of a step.
+
+    Args:
+        left_out: is told why, of each that the setup does not go with.
+    """
     sequences = setup.batch * setup.accumulation * setup.data
     most = (MOST_PIPELINE, MOST_CONTEXT, gpu.node)
     for pipeline, context, tensor in product(*(_divisors(setup.gpus, each) for each in most)):
@@ -374,7 +383,12 @@ def candidates(model: Model, setup: Setup, gpu: Gpu) -> Iterator[Setup]:
             if left == 0 and accumulation >= pipeline:
                 mesh = Mesh(pipeline=pipeline, context=context, tensor=tensor, expert=expert)
                 named = {"mesh": mesh, "sharding": shared, "checkpointing": checkpointing, "checkpoint_every": 2}
-                yield setup.replace(batch=batch, accumulation=accumulation, **named)
+                try:
+                    changed = setup.replace(batch=batch, accumulation=accumulation, **named)
+                except ValueError as error:
+                    left_out(str(error))
+                else:
+                    yield changed
 
 
 def _divisors(number, most=None):
@@ -498,7 +512,8 @@ _work = lru_cache(4096)(phase_work)
 @lru_cache(4096)
 def _kept(model, setup):
     """Bytes of activations that one sequence's forward leaves, blocks and loss."""
-    return budget(model, setup.replace(batch=1)).moments["after_forward"]["activations"]
+    few = {"loss_chunks": min(setup.loss_chunks, setup.sequence)} if setup.loss == "chunked" else {}
+    return budget(model, setup.replace(batch=1, **few)).moments["after_forward"]["activations"]
 
 
 def at_least(model: Model, setup: Setup) -> int:
