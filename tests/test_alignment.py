@@ -288,6 +288,8 @@ def test_a_rollout_of_a_model_with_a_window():
         (lambda: eb.align("dpo", QWEN, SETUP, rollout=eb.Rollout(sequences=1, context=1)), "align.rollout: dpo"),
         (lambda: eb.align("grpo", QWEN, SETUP, rollout=4), "align.rollout: 4; allowed: a Rollout"),
         (lambda: eb.align("grpo", QWEN, SETUP, frozen="sharded"), "align.frozen: 'sharded' needs sharding"),
+        (lambda: eb.align("grpo", QWEN, SETUP.replace(gpus=2, sharding="zero3"), frozen="sharded"), "'sharded' with grpo, .* or reference 'before'"),
+        (lambda: eb.align("grpo", QWEN, SETUP, frozen=""), "align.frozen: '' is unknown"),
         (lambda: eb.align("dpo", QWEN, SETUP, frozen="none"), "align.frozen: 'none' with a reference in the step"),
         (lambda: eb.align("ppo", QWEN, SETUP.replace(adapters=eb.Lora(dtype="bf16"))), "Setup.adapters: .* with ppo"),
         (lambda: eb.align("grpo", QWEN, SETUP.replace(gpus=2, sharding="zero3", offload="cpu")), "Setup.offload: 'cpu' with grpo"),
@@ -330,6 +332,8 @@ def test_the_command(capsys):
     more = [
         "--frozen",
         "sharded",
+        "--reference",
+        "before",
         "--gpu",
         "h100-80gb",
         "--rollout",
@@ -338,7 +342,7 @@ def test_the_command(capsys):
     assert main([*words.split(), *more, "--json"]) == 0
     said = json.loads(capsys.readouterr().out)
     expected = eb.align(
-        "grpo", QWEN.replace(name="qwen2.5-7b, the book's code"), SETUP.replace(gpus=8, sharding="zero3"), "h100-80gb", frozen="sharded",
+        "grpo", QWEN.replace(name="qwen2.5-7b, the book's code"), SETUP.replace(gpus=8, sharding="zero3"), "h100-80gb", reference="before", frozen="sharded",
         rollout=eb.Rollout(sequences=64, context=8192, tensor_parallel=4, asleep=True),
     )  # fmt: skip
     assert said == json.loads(json.dumps(expected.as_dict()))

@@ -318,7 +318,8 @@ def align(
     objective = Objective(model, method) if reference is None else Objective(model, method, reference)
     checks.kind("align", "setup", setup, Setup)
     setup = setup.of(objective.own)
-    frozen = frozen or ("none" if method == "dpo" and objective.reference == "before" else "whole")
+    usual = "none" if method == "dpo" and objective.reference == "before" else "whole"
+    frozen = usual if frozen is None else frozen
     checks.one_of("align", "frozen", frozen, get_args(Frozen))
     headroom, card = kept_free("align", headroom), None if gpu is None else computes(setup, gpu)
     _check(objective, setup, frozen, rollout)
@@ -354,6 +355,14 @@ def _check(objective, setup, frozen, rollout):
     if frozen == "sharded" and not setup.fsdp:
         raise ValueError(
             f"align.frozen: {frozen!r} needs sharding 'zero2' or 'zero3', not {setup.sharding!r}; allowed: 'whole'"
+        )
+    alone = [
+        name for name in _models(objective) if name not in TRAINED and not (name == "reference" and setup.adapters)
+    ]
+    if frozen == "sharded" and not alone:
+        raise ValueError(
+            f"align.frozen: {frozen!r} with {objective.method}, in which no other model stands frozen; allowed: None"
+            + "; or reference 'before'" * (objective.reference == "none" and not setup.adapters)
         )
     if rollout is not None:
         checks.kind("align", "rollout", rollout, Rollout)
