@@ -611,3 +611,10 @@ def test_an_objective_with_blocks_checkpointed_together_is_found():
     found = fit(small, setup, "t4", "batch", Headroom(fragmentation=0))
     assert found.peak == eb.budget(small, setup.replace(batch=found.value), ROUNDING).peak <= found.usable
     assert found.next.peak > found.usable
+
+
+def test_the_last_multiple_of_what_a_mesh_divides_ends_with_the_positions():
+    small = eb.Model(name="small", layers=2, width=32, heads=4, vocabulary=96, positions=254, tied=False)
+    setup = eb.Setup(batch=1, sequence=64, precision="bf16", gpus=2, sharding="zero3", mesh=eb.Mesh(context=2))
+    found = fit(small, setup, "h200", "sequence", Headroom(fragmentation=0))
+    assert found.value == 252 and found.limit == {"bound": "small ends at 254 positions"}

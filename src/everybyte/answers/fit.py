@@ -122,8 +122,9 @@ class Fit(Shown):
         if not isinstance(self.model, Model | Objective):
             return f"{self.model.name} was derived up to {self.vary} {self.value:,}"
         model = _dimensions(self.model)
-        if self.vary == "sequence" and self.value == model.positions:
-            return f"{self.model.name} ends at {self.value:,} positions"
+        after = self._size(self.witness) + _step(self.setup, self.vary)
+        if self.vary == "sequence" and self.value <= (model.positions or 0) < after:
+            return f"{self.model.name} ends at {model.positions:,} positions"
         if self.vary == "sequence" and self.value == _window(model):
             return (
                 f"{self.model.name} has a window of {self.value:,} tokens, for which the book's reference has no mask"
