@@ -123,7 +123,7 @@ class Fit(Shown):
             return f"{self.model.name} was derived up to {self.vary} {self.value:,}"
         model = _dimensions(self.model)
         after = self._size(self.witness) + _step(self.setup, self.vary)
-        if self.vary == "sequence" and self.value <= (model.positions or 0) < after:
+        if self.vary == "sequence" and self.value <= model.positions < after:
             return f"{self.model.name} ends at {model.positions:,} positions"
         if self.vary == "sequence" and self.value == _window(model):
             return (
