@@ -9,6 +9,7 @@ import sympy
 from .. import units
 from ..ask.setup import Setup
 from ..catalog import Model
+from ..common import checks
 from ..common.tables import Shown, Table
 from ..step.course import PHASES
 from ..step.witness import heading
@@ -32,6 +33,15 @@ def symbol(name: str):
     """The letter, as the book's notation has it in sympy."""
     sign = {"nonnegative": True} if name == "N" else {"positive": True}
     return sympy.Symbol(name, integer=True, **sign)
+
+
+def check_width(model: Model):
+    """The width has no letter: refuse one that heads of their own width do not make up."""
+    if model.width != model.heads * model.head_width:
+        raise ValueError(
+            f"derive.model: width {model.width} of {model.name} in letters; allowed: heads by head_width, "
+            f"{model.heads * model.head_width}"
+        )
 
 
 @dataclass(frozen=True)
@@ -103,6 +113,7 @@ class Lettered(Shown):
         }
 
     def _values(self, model, batch, sequence):
+        checks.kind("derive", "model", model, Model)
         changed = {name for name in vars(self.model) if getattr(model, name) != getattr(self.model, name)}
         dimensions = {field for _, field in LETTERS.values()} | {"width", "positions", "embedding_width"}
         if strange := sorted(changed - dimensions - {"name", "published", "source"}):
@@ -117,9 +128,13 @@ class Lettered(Shown):
                 f"derive.model: kv_heads {model.kv_heads} of {model.name}; allowed: {'as many as' if grouped else 'fewer than'} "
                 f"heads, as in {self.model.name}"
             )
-        run = {"batch": batch or self.setup.batch, "sequence": sequence or self.setup.sequence}
+        check_width(model)
+        said = {"batch": batch, "sequence": sequence}
+        run = {name: getattr(self.setup, name) if n is None else n for name, n in said.items()}
         self.setup.replace(**run).check_model(model)
-        return {symbol(name): run.get(field) or getattr(model, field) for name, (_, field) in LETTERS.items()}
+        return {
+            symbol(name): run[field] if field in run else getattr(model, field) for name, (_, field) in LETTERS.items()
+        }
 
     @property
     def symbols(self) -> list[tuple[Any, str]]:

@@ -27,7 +27,7 @@ from torch.nn import functional as F
 from ..ask.setup import Setup
 from ..catalog import Model
 from ..derivation.course import instants
-from ..derivation.lettered import Lettered, LetteredInstant, symbol
+from ..derivation.lettered import Lettered, LetteredInstant, check_width, symbol
 from ..dryrun import Trace, Workload, count
 from ..dryrun.interrupts import BetweenOperations
 from ..dryrun.tracker import Tracker, sole_holder
@@ -60,6 +60,7 @@ def in_letters(model: Model, setup: Setup) -> Lettered:
             f"derive.letters: 'all' with {name}; allowed: a GPT or a Llama of the catalog without experts; of any other, 'BS'"
         )
     check(LETTERS, setup)
+    check_width(model)
     setup.check_model(model)
     traces, guards = zip(*(_traced(model, setup, depth) for depth in _DEPTHS), strict=True)
     return _solved(model, setup, traces, set().union(*guards))
@@ -104,9 +105,17 @@ class _Letters:
         for name in names:
             source = ConstantSource(name)
             made = self.shapes.create_symbol(_STAND_INS[name], source, dynamic_dim=DimDynamic.DYNAMIC)
-            self._names[made] = _EIGHTH if name == "D" else symbol(name)
+            self._names[made] = self._stands_for(name, names)
             self.sizes[name] = self.shapes.create_symintnode(made, hint=_STAND_INS[name], source=source)
         self.sizes["D"] = 8 * self.sizes["D"]
+        self.sizes["A"] = self.sizes["A"] * self.sizes.get("A_{kv}", 1)
+
+    @staticmethod
+    def _stands_for(name, names):
+        """What a letter counts: heads are counted in eighths of their width, and by those that share a key head."""
+        if name == "A" and "A_{kv}" in names:
+            return symbol("A") / symbol("A_{kv}")
+        return _EIGHTH if name == "D" else symbol(name)
 
     def expression(self, number):
         """A size as an expression in the book's letters."""
@@ -275,11 +284,13 @@ def _highest(instants, among):
     """The numbers of those instants that can be the highest: the others are below one of them, whatever the letters.
 
     With 1 + x for each letter, one instant's bytes less another's have no negative coefficient; a quotient that is rounded
-    up lies between the quotient and the quotient and one.
+    up lies between the quotient and the quotient and one. Where key heads are fewer, A stands for the heads that share one.
     """
+    grouped = any(symbol("A_{kv}") in instants[i].total.free_symbols for i in among)
+    shared = {symbol("A"): symbol("A") * symbol("A_{kv}")} if grouped else {}
     first = {}
     for i in among:
-        first.setdefault(instants[i].total, i)
+        first.setdefault(sympy.expand(instants[i].total.xreplace(shared)), i)
     letters = sorted(set().union(*(e.free_symbols for e in first)), key=str)
     rounded = sorted(set().union(*(e.atoms(sympy.ceiling, sympy.floor) for e in first)), key=str)
     stand = {x: sympy.Symbol(f"q{n}") for n, x in enumerate(rounded)}
