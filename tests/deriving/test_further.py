@@ -201,7 +201,19 @@ def test_it_is_kept_as_it_is():
     said = json.loads(json.dumps(derived("patches").as_dict()))
     again = eb.Derivation.from_dict(said)
     assert again.as_dict() == said and again.at(3, R=99).parts == derived("patches").at(3, R=99).parts
-    for wrong in (None, {}, said | {"forms": []}, said | {"cases": []}):
+    case, (form, *forms) = said["cases"][0], said["forms"]
+    code = {"print('read')" if x == "R" else x: r for x, r in case["further"].items()}
+
+    def cased(**changed):
+        return said | {"cases": [case | changed]}
+
+    for wrong in (
+        None, {}, said | {"forms": []}, said | {"cases": []}, said | {"letters": "B"}, said | {"letters": "BR;"},
+        said | {"letters": True}, said | {"refused": ["x"]}, said | {"forms": [[[1, 0, *form[0][2:]]], *forms]},
+        said | {"forms": [[[1, 1, -1, 0, []]], *forms]}, cased(further=code), cased(further={}),
+        cased(sequence=[1, 1, 0, True]), cased(batch=[5, 2, 1, True]), cased(moments={"after_backward": 0}),
+        cased(rounded=case["rounded"][:0]),
+    ):  # fmt: skip
         with pytest.raises(ValueError, match="Derivation.from_dict: .*; allowed: what Derivation.as_dict gave"):
             eb.Derivation.from_dict(wrong)
 

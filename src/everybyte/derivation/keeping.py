@@ -1,8 +1,8 @@
 """A derivation as JSON, and back."""
 
 from ..ask.setup import Setup
-from ..step.amount import USUAL, Amount
-from ..step.course import Repeat
+from ..step.amount import LETTERS, USUAL, Amount
+from ..step.course import PHASES, Repeat
 from ..step.witness import heading
 from .course import Case, Column, Instant, Tally, differing, instants
 from .ranges import Range
@@ -98,7 +98,18 @@ def _counted(pairs, columns, least=-(2**63)):
 
 def _ranged(values):
     low, high, by, multiples = values
-    return Range(*_numbers((low, high, by), 2**63), bool(multiples))
+    found = Range(*_numbers((low, high, by), 2**63, 1), bool(multiples))
+    if high < low:
+        raise ValueError("derive: a range without a number")
+    return found
+
+
+def _letters(said, forms):
+    """The letters that were written: those of the forms are among them."""
+    used = {x for form in forms for m, _ in form.terms for x in m.used}
+    if not isinstance(said, str) or not used - {*USUAL} <= {*said} <= LETTERS or len({*said}) != len(said):
+        raise ValueError(f"derive: the letters {said!r}")
+    return said
 
 
 def _read_case(c, columns, parts):
@@ -112,7 +123,7 @@ def _read_case(c, columns, parts):
 
     moments = dict(zip(c["moments"], named(c["moments"].values()), strict=True))
     able = [named(c[name]) for name in ("peak", "rounded", "step")]
-    if not all(able) or "after_backward" not in moments:
+    if not all(able) or not {*c["peak"]} <= {*c["rounded"]} or not {*PHASES} - {"step"} <= {*moments}:
         raise ValueError("derive: a case without instants")
     ranges = {"B": c["batch"], "S": c["sequence"], **c.get("further", {})}
     ranges = {str(letter): _ranged(r) for letter, r in ranges.items()}
@@ -129,11 +140,15 @@ def read(said: dict) -> tuple:
     columns = tuple(Column(str(p), str(o), bool(h), *_numbers([f], len(forms))) for p, o, h, f in said["columns"])
     if not {c.part for c in columns} <= set(parts):
         raise ValueError("derive: an unknown part")
+    letters = _letters(said["letters"], forms)
     cases = tuple(_read_case(c, columns, parts) for c in said["cases"])
     if not cases:
         raise ValueError("derive: no case")
     refused = tuple((tuple(map(_ranged, ranges)), str(why)) for *ranges, why in said["refused"])
+    every = [*USUAL, *(x for x in letters if x not in USUAL)]  # these become code
+    if any([*c.ranges] != every for c in cases) or any(len(ranges) != len(every) for ranges, _ in refused):
+        raise ValueError("derive: ranges of other letters")
     return (
         Setup(**said["setup"]), said["layers"], forms, columns, cases, parts, refused, str(said["how"]),
-        tuple(map(tuple, said["checked"])), said["letters"], *_numbers([said["rank"]], 2**31),
+        tuple(map(tuple, said["checked"])), letters, *_numbers([said["rank"]], 2**31),
     )  # fmt: skip

@@ -15,6 +15,8 @@ USUAL = "BS"
 #: What a setup calls them.
 NAMES = {"B": "batch", "S": "sequence"}
 LETTERS = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZ")
+#: The highest power of a letter or a quotient that is read.
+_HIGHEST = 16
 _RAISED = {1: "", 2: "²", 3: "³", 4: "⁴"}
 
 
@@ -233,7 +235,7 @@ class Amount:
     @classmethod
     def read(cls, said: list) -> "Amount":
         """The other way; ValueError, TypeError or KeyError where it is none."""
-        return cls.of({_read(rest): Fraction(_whole(over), _whole(under)) for over, under, *rest in said})
+        return cls.of({_read(rest): Fraction(_whole(over), _whole(under, 1)) for over, under, *rest in said})
 
 
 def _amount(value) -> Amount:
@@ -255,14 +257,14 @@ def _read(said):
         sums = tuple((_read(rest), _whole(times)) for times, *rest in (of[0] if of else ()))
         if not sums and (not letters or not set(letters) <= LETTERS):
             raise ValueError(f"derive: {letters!r} are no letters")
-        inside.append((Quotient(str(letters), _whole(plus), _whole(by), sums), _whole(power)))
-    powers = tuple((letter, _whole(power)) for letter, power in (further[0] if further else ()))
+        inside.append((Quotient(str(letters), _whole(plus), _whole(by, 1), sums), _whole(power, 1, _HIGHEST)))
+    powers = tuple((letter, _whole(power, 1, _HIGHEST)) for letter, power in (further[0] if further else ()))
     if not {letter for letter, _ in powers} <= LETTERS - set(USUAL):
         raise ValueError("derive: letters of no reader's own")
-    return Monomial(_whole(b), _whole(s), tuple(inside), powers)
+    return Monomial(_whole(b, 0, _HIGHEST), _whole(s, 0, _HIGHEST), tuple(inside), powers)
 
 
-def _whole(value):
-    if type(value) is not int:
-        raise ValueError(f"derive: {value!r} is no whole number")
+def _whole(value, least=-(2**200), most=2**200):
+    if type(value) is not int or not least <= value <= most:
+        raise ValueError(f"derive: {value!r} is no whole number of its kind")
     return value
