@@ -6,6 +6,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from functools import cache as once
+from functools import partial
 
 import numpy
 import pytest
@@ -63,6 +64,31 @@ def same(derivation, model, setup, points, batch=None):
             )
             assert derivation.compiled(rounding)(b, s) == counted.peak
             assert derivation.peaks([b], [s], rounding)[0].tolist() == [counted.peak]
+
+
+class Padded(nn.Module):
+    """The batch is padded to a multiple of 16, and where the sequence is a multiple of 48 the input is kept besides."""
+
+    def __init__(self, by=48):
+        super().__init__()
+        self.token, self.layer, self.by = nn.Embedding(50, 16), nn.Linear(16, 16), by
+
+    def forward(self, tokens):
+        x = self.token(tokens)
+        if self.by and x.shape[1] % self.by == 0:
+            x = x.exp().exp()
+        return self.layer(F.pad(x, (0, 0, 0, 0, 0, -len(x) % 16))).exp().mean()
+
+
+def test_what_is_padded_is_no_constant_where_a_letter_is_one():
+    batch, setup = {"tokens": (("B", "S"), torch.int64)}, eb.Setup()
+    make = partial(Padded, 0)
+    same(eb.derive(make, setup, batch, keep=False), make, setup, [(17, 1), (33, 1), (600, 1), (16, 2), (1, 600)], batch)
+
+
+def test_a_course_of_multiples_that_are_no_powers_is_refused():
+    with pytest.raises(ValueError, match="derive: .*(the sequence decides which operations run|goes another way)"):
+        eb.derive(Padded, eb.Setup(), {"tokens": (("B", "S"), torch.int64)}, keep=False)
 
 
 @pytest.mark.sampled(2)

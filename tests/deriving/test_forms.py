@@ -116,6 +116,14 @@ def test_thresholds_and_multiples_together_are_found():
         assert {k for r, k in found if s in r} == {kind(s)}
 
 
+@pytest.mark.parametrize("by", [3, 7, 12, 28, 48, 96, 100, 112, 192])
+def test_multiples_of_what_is_no_known_divisor_are_no_numbers_by_themselves(by):
+    with pytest.raises(Irregular):
+        partition(lambda s: s % by == 0, 2, 131072, SEQUENCES, (), SEQUENCE_MULTIPLES)
+    found = partition(lambda s: s == 1000, 2, 131072, SEQUENCES, (), SEQUENCE_MULTIPLES)
+    assert [r for r, _ in found] == [Range(2, 999), Range(1000, 1000), Range(1001, 131072)]
+
+
 def test_a_loop_over_a_letter_is_no_range():
     with pytest.raises(Irregular):
         partition(lambda s: s, 2, 10**9, (3, 5, 8, 10**6))

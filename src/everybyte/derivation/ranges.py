@@ -4,10 +4,11 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from itertools import groupby, pairwise
 
-#: Batches and sequences that are looked at to find them.
-BATCHES = (2, 3, 5, 8, 33, 100, 4096, 65536)
+#: Batches and sequences that are looked at to find them: some are multiples of much, such as 768, 840, 5040 and 110,880.
+BATCHES = (2, 3, 5, 8, 33, 100, 4096, 5040, 65536)
 SEQUENCES = (
-    2, 3, 8, 24, 33, 64, 90, 128, 255, 256, 777, 1000, 1024, 2048, 4097, 5000, 8192, 16391, 32768, 99999, 131072,
+    2, 3, 8, 24, 33, 64, 90, 128, 255, 256, 768, 777, 840, 1000, 1024, 2048, 4097, 5000, 8192, 16391, 32768, 99999,
+    110880, 131072,
 )  # fmt: skip
 #: The largest size of a further letter that is looked at.
 LONGEST = 2**17
@@ -112,6 +113,7 @@ def partition(
         track = {v: k for v, k in seen.items() if v in members}
         _refine(track, members, kind)
         runs = _runs(track)
+        _alone(runs, track, members, kind)
         starts = [low, *(run[0] for run in runs[1:]), high + 1]
         found += [
             (Range(a, b - 1, by, multiples), track[run[0]]) for (a, b), run in zip(pairwise(starts), runs, strict=True)
@@ -125,6 +127,20 @@ def _divisor(seen, divisors):
         return sum(len(_runs(track)) for track in tracks)
 
     return min(divisors, key=lambda by: (runs(by), by))
+
+
+def _alone(runs, track, members, kind):
+    """Raise `Irregular` where numbers among others of one kind stand for their multiples, of no divisor that is known."""
+    for (*_, before), (n, *others), (after, *_) in zip(runs, runs[1:], runs[2:], strict=False):
+        if track[before] != track[after]:
+            continue
+        if others:
+            parted = kind(members.first(n + 1)) != track[n]
+        else:
+            further = (2 * n, 3 * n, *(n // p for p in (2, 3, 5, 7) if n % p == 0))
+            parted = any(kind(v) == track[n] for v in further if v in members)
+        if parted:
+            raise Irregular(before, n)
 
 
 def _telling(by):

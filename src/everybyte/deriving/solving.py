@@ -28,6 +28,8 @@ _MOST = BATCHES[-1]
 _LENGTHS = (64, 33, 90, 127, 256, 1000, 577, 1500, 3001, 2050)
 #: So many depths are looked at, three at a time, where the first layers are not like those that follow.
 _DEPTHS = 5
+#: A batch and a sequence as large as these are looked at in every patch: what is padded is constant among small ones.
+_FAR = (577, 16391)
 #: At so many points the bytes of a tensor must be those of one that is known.
 _FEW = 4
 #: Where the last range of sequences begins at so few tokens, all up to twice as many are looked at.
@@ -280,7 +282,12 @@ class _Solving:
         points = [(*p, *rest) for p in dict.fromkeys(pairs) if prod(p) >= self.tokens]
         few, more = points[:_FEW], points[_FEW:]
         seen = (tuple(p) for p in self._seen() if p[0] in b and p[1] in s)
-        patch = _Patch(ranges, [*few, *(p for p in seen if p[2:] == rest and p not in few)], more)
+        few += [p for p in seen if p[2:] == rest and p not in few]
+        for n, (r, most) in enumerate(zip((b, s), _FAR, strict=True)):
+            far = r.last(max(most, 3 * r.low))
+            if far > max(p[n] for p in few):
+                few.append((far, few[0][1], *rest) if n == 0 else (few[0][0], far, *rest))
+        patch = _Patch(ranges, few, more)
         try:
             self._same(patch)
         except _CANNOT as error:
