@@ -318,8 +318,8 @@ def align(
     objective = Objective(model, method) if reference is None else Objective(model, method, reference)
     checks.kind("align", "setup", setup, Setup)
     setup = setup.of(objective.own)
-    usual = "none" if method == "dpo" and objective.reference == "before" else "whole"
-    frozen = usual if frozen is None else frozen
+    if frozen is None:
+        frozen = "none" if method == "dpo" and objective.reference == "before" else "whole"
     checks.one_of("align", "frozen", frozen, get_args(Frozen))
     headroom, card = kept_free("align", headroom), None if gpu is None else computes(setup, gpu)
     _check(objective, setup, frozen, rollout)
