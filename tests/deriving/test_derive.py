@@ -86,6 +86,27 @@ def test_what_is_padded_is_no_constant_where_a_letter_is_one():
     same(eb.derive(make, setup, batch, keep=False), make, setup, [(17, 1), (33, 1), (600, 1), (16, 2), (1, 600)], batch)
 
 
+class Quarter(nn.Module):
+    """A quarter of the tokens, one at least; all of them where one of batch and sequence is 1."""
+
+    def __init__(self, axis):
+        super().__init__()
+        self.token, self.axis = nn.Embedding(50, 16), axis
+
+    def forward(self, tokens):
+        x = self.token(tokens).flatten(0, 1)
+        if tokens.shape[self.axis] > 1:
+            x = x[: max(1, len(x) // 4)]
+        return x.exp().mean()
+
+
+@pytest.mark.parametrize("axis", [0, 1], ids=["a single token", "a single sequence"])
+def test_a_least_share_of_few_tokens_is_refused(axis):
+    """One sequence of 2 tokens shows it, or more batches of single tokens: else any quotient that has the few values was said."""
+    with pytest.raises(ValueError, match="the bytes of what exp makes .* are no polynomial"):
+        eb.derive(partial(Quarter, axis), eb.Setup(), {"tokens": (("B", "S"), torch.int64)}, keep=False)
+
+
 def test_a_course_of_multiples_that_are_no_powers_is_refused():
     with pytest.raises(ValueError, match="derive: .*(the sequence decides which operations run|goes another way)"):
         eb.derive(Padded, eb.Setup(), {"tokens": (("B", "S"), torch.int64)}, keep=False)

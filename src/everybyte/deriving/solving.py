@@ -26,6 +26,8 @@ _BATCH, _SEQUENCE, _SIZES = 3, 64, (224, 64, 256, 32, 128, 16, 512, 28, 8, 1024,
 _MOST = BATCHES[-1]
 #: Sequences of a range, six of which tell what grows with them from what grows with their chunks.
 _LENGTHS = (64, 33, 90, 127, 256, 1000, 577, 1500, 3001, 2050)
+#: Batches of a range; of a single token so many more, as one letter alone tells less.
+_GROUPS = (3, 2, 5, 7, 33, 18, 100, 259)
 #: So many depths are looked at, three at a time, where the first layers are not like those that follow.
 _DEPTHS = 5
 #: A batch and a sequence as large as these are looked at in every patch: what is padded is constant among small ones.
@@ -271,7 +273,7 @@ class _Solving:
             r.some([n for n in (usual, 224, 64) if n in r], 1)[0]
             for usual, r in zip(self.usual[2:], others, strict=True)
         )
-        bs = [b.low] if b.single else b.some([v for v in (3, 2, 5, 7) if v in b], 4)
+        bs = [b.low] if b.single else b.some([v for v in _GROUPS if v in b][: 8 if s.single else 4], 4)
         ss = [s.low] if s.single else s.some([v for v in _LENGTHS if v in s][:6], 6)
         if b.single or s.single:
             pairs = list(product(bs, ss))
@@ -283,6 +285,9 @@ class _Solving:
         few, more = points[:_FEW], points[_FEW:]
         seen = (tuple(p) for p in self._seen() if p[0] in b and p[1] in s)
         few += [p for p in seen if p[2:] == rest and p not in few]
+        # the fewest tokens: what has a least size, such as a share of them, may have it there alone
+        corner = (b.first(b.low), s.first(s.low), *rest)
+        few += [corner] if corner not in few and prod(corner[:2]) >= self.tokens else []
         for n, (r, most) in enumerate(zip((b, s), _FAR, strict=True)):
             far = r.last(max(most, 3 * r.low))
             if far > max(p[n] for p in few):
