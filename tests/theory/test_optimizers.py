@@ -13,7 +13,7 @@ from torch.distributed.tensor import DTensor, Shard, _collective_utils, debug
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 import everybyte as eb
-from everybyte.ask.choices import APART, NOT_SHARDED, OPTIMIZERS, PRECISIONS
+from everybyte.ask.choices import NOT_SHARDED, OPTIMIZERS, PRECISIONS
 from everybyte.formulas import formula
 from everybyte.reference.step import make_optimizer
 
@@ -218,12 +218,11 @@ def test_the_named_formulas_are_the_theory_s(name, optimizer):
             assert predicted == eb.budget(model, setup, rounding).moments["rest"]["optimizer"]
 
 
-@pytest.mark.parametrize("optimizer", APART["optimizer"])
-def test_what_is_summed_alone_says_where(optimizer):
+def test_what_is_summed_alone_says_where():
     with pytest.raises(
-        ValueError, match=rf"^Setup\.optimizer: {optimizer!r} is not derived: chapter 24 sums its states; allowed: sgd"
+        ValueError, match=r"^Setup\.optimizer: 'galore' is not derived: chapter 24 sums its states; allowed: sgd"
     ):
-        eb.Setup(optimizer=optimizer)
+        eb.Setup(optimizer="galore")
 
 
 def test_what_nothing_prices_still_fits_or_not():

@@ -215,7 +215,7 @@ APART: Mapping[str, Mapping[str, str]] = MappingProxyType(
         },
         "attention": {
             "sdpa": "is attention 'flash', PyTorch's scaled_dot_product_attention; allowed: {}",
-            "flash_attention_2": "is the flash-attn package's, which is not derived; allowed: {}, which are PyTorch's",
+            "flash_attention_2": "is the flash-attn package's, which is not derived, and 'flash' is PyTorch's; allowed: {}",
         },
         "loss": {"liger": "is another package's, which is not derived; allowed: {}; everybyte rehearse runs a script with it"},
         "sharding": {
