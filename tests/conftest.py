@@ -15,8 +15,8 @@ from sampling import changed, costs, drawn, git, representative, some
 
 EVERYTHING = os.environ.get("EVERYBYTE_TESTS") == "all"
 HERE = Path(__file__).resolve().parent
-#: Seconds by the clock from which on a test that no one has measured is named.
-LONG_AGAIN = 5
+#: Seconds by the clock from which on a test that nobody has measured is named.
+UNMEASURED = 5
 
 settings.register_profile(
     "everybyte", deadline=None, derandomize=bool(os.environ.get("CI")), max_examples=100 if EVERYTHING else 25
@@ -72,7 +72,7 @@ def pytest_runtest_logreport(report):
 def pytest_terminal_summary(terminalreporter):
     known = costs(HERE / "costs.txt")
     if new := [
-        test for test, seconds in _took.items() if seconds > LONG_AGAIN and ".py::" in test and test not in known
+        test for test, seconds in _took.items() if seconds > UNMEASURED and ".py::" in test and test not in known
     ]:
         terminalreporter.line(f"long, and not in tests/costs.txt (python tools/costs.py FILE): {' '.join(sorted(new))}")
 

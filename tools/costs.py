@@ -15,6 +15,7 @@ import tempfile
 import time
 from collections import Counter
 from contextlib import suppress
+from math import fsum
 from pathlib import Path
 
 import psutil
@@ -56,7 +57,8 @@ def pytest_runtest_protocol(item):
     _asking[test] = set(item.fixturenames)
     with _Busy() as busy:
         yield
-    _taken[test] += busy.seconds - _shared.pop("", 0)
+    _taken[test] += busy.seconds - fsum(_made)
+    _made.clear()
 
 
 @pytest.hookimpl(hookwrapper=True, tryfirst=True)
@@ -64,8 +66,8 @@ def pytest_fixture_setup(fixturedef):
     with _Busy() as busy:
         yield
     if fixturedef.scope != "function":
-        _shared[fixturedef.argname] += busy.seconds
-        _shared[""] += busy.seconds  # of the test that runs
+        _made.append(busy.seconds)  # within the test that runs
+        _shared[fixturedef.argname] = max(_shared[fixturedef.argname], busy.seconds)  # each module makes its own
 
 
 def pytest_sessionfinish():
@@ -74,7 +76,7 @@ def pytest_sessionfinish():
     Path(os.environ[_SEEN]).write_text(json.dumps(_taken), encoding="utf-8")
 
 
-_taken, _shared, _asking = Counter(), Counter(), {}
+_taken, _shared, _asking, _made = Counter(), Counter(), {}, []
 
 
 def measured(path: str) -> dict[str, float]:
