@@ -104,12 +104,14 @@ class Settings:
         return ",".join([*said, *(f"{name}:{own[name]:g}" for name in _SHARES if name in own)])
 
 
-def settings(text: str = "") -> Settings:
-    """Read a value of `PYTORCH_ALLOC_CONF`.
+def settings(text: "Settings | str" = "") -> Settings:
+    """Read a value of `PYTORCH_ALLOC_CONF`; settings are as they are.
 
     Raises:
         ValueError: for an unknown setting, a value that PyTorch refuses, and a `backend` with other rules.
     """
+    if isinstance(text, Settings):
+        return text
     if not isinstance(text, str):
         raise ValueError(
             f"PYTORCH_ALLOC_CONF: {checks.shown(text)}; allowed: text such as 'expandable_segments:True', or ''"

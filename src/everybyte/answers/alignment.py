@@ -155,6 +155,11 @@ def _models(objective):
     return [name for name in MODELS[objective.method] if name != "reference" or objective.reference != "none"]
 
 
+def _frozen_models(objective, setup):
+    """Those that do not train and have weights: with adapters the reference is the policy without them."""
+    return [name for name in _models(objective) if name not in TRAINED and not (name == "reference" and setup.adapters)]
+
+
 @dataclass(frozen=True, eq=False, repr=False)
 class Alignment:
     """What aligning a model takes on each GPU.
@@ -356,10 +361,7 @@ def _check(objective, setup, frozen, rollout):
         raise ValueError(
             f"align.frozen: {frozen!r} needs sharding 'zero2' or 'zero3', not {setup.sharding!r}; allowed: 'whole'"
         )
-    alone = [
-        name for name in _models(objective) if name not in TRAINED and not (name == "reference" and setup.adapters)
-    ]
-    if frozen == "sharded" and not alone:
+    if frozen == "sharded" and not _frozen_models(objective, setup):
         raise ValueError(
             f"align.frozen: {frozen!r} with {objective.method}, in which no other model stands frozen; allowed: None"
             + "; or reference 'before'" * (objective.reference == "none" and not setup.adapters)
@@ -413,7 +415,7 @@ def _scored(objective, setup, name):
 
 def _frozen(objective, setup, name, frozen):
     """Bytes of a frozen model's weights on one GPU."""
-    if frozen == "none" or (name == "reference" and setup.adapters is not None):  # then it is the policy's own
+    if frozen == "none" or name not in _frozen_models(objective, setup):
         return 0
     shards = setup.shards if frozen == "sharded" else 1
     numbers = summed(_body(objective, name), lambda w: share(w.shape, shards))

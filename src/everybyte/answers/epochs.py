@@ -92,7 +92,7 @@ class Epoch(Shown):
     def with_(self, **changed) -> "Epoch":
         """The same with another `collate`, `order`, `tokens`, `pad_to`, `seed`, `configuration` or `clear`."""
         own = {name: changed.pop(name, getattr(self, name)) for name in ("configuration", "clear")}
-        own["configuration"] = _settings(own["configuration"]).text()
+        own["configuration"] = settings(own["configuration"]).text()
         checks.whole("epoch", "clear", own["clear"], 0)
         if "pad_to" in changed:
             changed["pad_to"] = _paddings(changed["pad_to"])
@@ -304,7 +304,7 @@ def epoch(
     checks.whole("epoch", "clear", clear, 0)
     if most is not None:
         checks.whole("epoch", "most", most, 1)
-    chosen = _settings(configuration)
+    chosen = settings(configuration)
     card = computes(setup, GPU if gpu is None else gpu)
     model = _spoken(model, setup, batch)
     setup = setup.of(model.own)
@@ -317,10 +317,6 @@ def epoch(
     played = source.played(steps, card, memory, text, clear)
     described = getattr(model, "described", model)
     return Epoch(described, setup, card, measured, collator, steps, text, clear, memory, played, source)
-
-
-def _settings(configuration):
-    return configuration if isinstance(configuration, Settings) else settings(configuration)
 
 
 def _paddings(pad_to):

@@ -303,7 +303,7 @@ def fit(
     headroom = kept_free("fit", headroom)
     if configuration is not None and not isinstance(configuration, str):
         checks.kind("fit", "configuration", configuration, Settings)
-    chosen = settings(configuration or "") if not isinstance(configuration, Settings) else configuration
+    chosen = settings(configuration or "")
     checks.one_of("fit", "vary", vary, [*VARY, *getattr(model, "further", "")])
     setup = setup.of(model.own)
     if isinstance(model, Derivation):
@@ -493,18 +493,22 @@ def _step(setup, vary):
     if vary == "gpus":
         return lcm(setup.replicas * mesh.size, setup.replicas * group, mesh.size // mesh.context * mesh.expert)
     if vary == "sequence":
-        halves = 1 if mesh.context == 1 or mesh.rotation == "ulysses" else 64 if setup.dtypes.compute == "fp32" else 2
-        return mesh.context * lcm(mesh.tensor if mesh.sequence_parallel else 1, halves)
+        ring = (
+            mesh.context > 1 and mesh.rotation != "ulysses"
+        )  # each place has two pieces, in fp32 of rows that no kernel pads
+        pieces = (64 if setup.dtypes.compute == "fp32" else 2) if ring else 1
+        return mesh.context * lcm(mesh.tensor if mesh.sequence_parallel else 1, pieces)
     return 1
 
 
-def _fewest(setup, low):
-    """The fewest GPUs: `low` steps of them, or more where the setup takes no so few, as one that is divided."""
+def _fewest(setup):
+    """The fewest GPUs: one step of them, or two where the setup does not take one, as where weights must be divided."""
+    step = _step(setup, "gpus")
     try:
-        setup.replace(gpus=low * _step(setup, "gpus"))
+        setup.replace(gpus=step)
     except ValueError:
-        return 2 * low * _step(setup, "gpus")
-    return low
+        return 2 * step
+    return step
 
 
 def _range(model, setup, vary):
@@ -518,7 +522,7 @@ def _range(model, setup, vary):
         return model.range(vary)
     model = _dimensions(model)
     low, high = LIMITS.get(vary, (1, _COUNTED))
-    low = _fewest(setup, low) if vary == "gpus" else low
+    low = _fewest(setup) if vary == "gpus" else low
     if vary == "gpus" and setup.sharding == "none":
         return low, low  # each of them would hold everything
     if vary == "sequence" and isinstance(model, Model):

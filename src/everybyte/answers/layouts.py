@@ -325,7 +325,7 @@ def layouts(
     headroom = kept_free("layouts", headroom)
     gpu = computes(setup, gpu, rates=True)
     alike, waiting = {}, []
-    chosen = (configuration if isinstance(configuration, Settings) else settings(configuration)).text()
+    chosen = settings(configuration).text()
 
     def left_out(why):
         alike.setdefault(re.sub(r"\d+", "", why), []).append(why)

@@ -223,12 +223,12 @@ def _names(tensor, ours) -> Iterator[str]:
     left, first, named = _ASKED, "", False
     for _ in range(_FAR):
         following = []
-        passed |= set(map(id, near))
+        passed |= {id(near), *map(id, near)}
         for thing, path in near[:left]:
             left -= 1
             for holder in gc.get_referrers(thing):
                 own = isinstance(holder, types.FrameType) and holder.f_code.co_filename == __file__
-                if own or id(holder) in passed or holder is near:
+                if own or id(holder) in passed:
                     continue
                 passed.add(id(holder))
                 if name := _name(holder, thing):

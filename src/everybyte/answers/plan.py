@@ -415,7 +415,7 @@ def plan(
     gpu = computes(setup, gpu, rates=True)
     first = (Rung if derived else Counted)(model, setup, gpu)
     first.begin()
-    chosen = configuration if isinstance(configuration, Settings) else settings(configuration)
+    chosen = settings(configuration)
     room = headroom.room(gpu, setup) if headroom.fragmentation is None else None
     described, usable = model if derived else model.described, headroom.usable(gpu, setup)
     found = Plan(described, setup, gpu, usable, [], room, chosen.text())

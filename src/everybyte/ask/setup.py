@@ -468,6 +468,11 @@ class Setup:
         """The fields as JSON holds them."""
         return asdict(self)
 
+    def changed(self) -> dict[str, Any]:
+        """The same, of fields that are not as in a `Setup()`."""
+        usual = Setup().as_dict()
+        return {name: value for name, value in self.as_dict().items() if value != usual[name]}
+
     def check_model(self, model: Model) -> None:
         """Raise ValueError where this setup does not fit `model`: its positions, blocks, tied ends, or heads no flash kernel takes."""
         if self.adapters:

@@ -24,9 +24,8 @@ def _said(found, shown=None, yes=True):
 
 def _of(setup):
     """A line: what of a setup sizes a step, and what is not as usual."""
-    said, usual = setup.as_dict(), Setup()
-    told = {"batch", "sequence", "precision", "optimizer"} | {n for n in said if getattr(setup, n) != getattr(usual, n)}
-    return "for " + ", ".join(f"{name} {getattr(setup, name)}" for name in said if name in told)
+    told = {"batch", "sequence", "precision", "optimizer", *setup.changed()}
+    return "for " + ", ".join(f"{name} {getattr(setup, name)}" for name in setup.as_dict() if name in told)
 
 
 def completion(options):

@@ -132,9 +132,7 @@ class Lettered(Shown):
         said = {"batch": batch, "sequence": sequence}
         run = {name: getattr(self.setup, name) if n is None else n for name, n in said.items()}
         self.setup.replace(**run).check_model(model)
-        return {
-            symbol(name): run[field] if field in run else getattr(model, field) for name, (_, field) in LETTERS.items()
-        }
+        return {symbol(name): run.get(field, getattr(model, field, None)) for name, (_, field) in LETTERS.items()}
 
     @property
     def symbols(self) -> list[tuple[Any, str]]:

@@ -288,10 +288,9 @@ class _Solving:
         # the fewest tokens: what has a least size, such as a share of them, may have it there alone
         corner = (b.first(b.low), s.first(s.low), *rest)
         few += [corner] if corner not in few and prod(corner[:2]) >= self.tokens else []
-        for n, (r, most) in enumerate(zip((b, s), _FAR, strict=True)):
-            far = r.last(max(most, 3 * r.low))
-            if far > max(p[n] for p in few):
-                few.append((far, few[0][1], *rest) if n == 0 else (few[0][0], far, *rest))
+        batch, sequence = (r.last(max(most, 3 * r.low)) for r, most in zip((b, s), _FAR, strict=True))
+        few += [(batch, few[0][1], *rest)] if batch > max(p[0] for p in few) else []
+        few += [(few[0][0], sequence, *rest)] if sequence > max(p[1] for p in few) else []
         patch = _Patch(ranges, few, more)
         try:
             self._same(patch)

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 from .. import units
-from ..ask.setup import Setup
 from ..common import checks, files
 from ..common.tables import Shown, Table
 from ..rehearsal import ScriptRehearsal, history
@@ -102,8 +101,7 @@ class Kept:
         said = found.as_dict()
         parts = sorted(said["parts"].items(), key=lambda part: -part[1])
         lines = (Line(name, bytes=size) for name, size in parts if size)
-        usual = Setup().as_dict()
-        asked = [f"{name}={value}" for name, value in said["setup"].items() if value != usual.get(name)]
+        asked = [f"{name}={value}" for name, value in found.setup.changed().items()]
         return cls(
             of=" ".join([said["model"]["name"], *asked]), witness=said["witness"], versions={}, peak=said["peak"],
             at=said["peak_at"] or "", lines=tuple(lines),

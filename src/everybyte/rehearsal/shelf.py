@@ -59,11 +59,9 @@ def head_of(gpu_name: str, versions: dict) -> dict:
 
 def line_of(rehearsal: Rehearsal) -> dict:
     """A rehearsal as JSON: the setup's fields that are not at their defaults, models of the catalog by name."""
-    usual = Setup().as_dict()
-    setup = {name: value for name, value in rehearsal.setup.as_dict().items() if value != usual[name]}
     model = model_as_dict(rehearsal.model)
     known = models("reference").get(rehearsal.model.name) == model_from_dict(model)
-    said = {"model": rehearsal.model.name if known else model, "setup": setup}
+    said = {"model": rehearsal.model.name if known else model, "setup": rehearsal.setup.changed()}
     said |= {name: getattr(rehearsal, name) for name in _NUMBERS}
     if rehearsal.oom:
         return said | {"out_of_memory": rehearsal.out_of_memory}
